@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+/* pipeline.c - THE pass table, in the order of the data, and the services around each pass. A
+ * reader who knows this table knows the compiler. */
+#include "driver/pipeline.h"
+#include "base/diag.h"
+#include "base/pool.h"
+#include "base/sys.h"
+#include "codegen/codegen.h"
+#include "runtime/cpu.h"
+#include <string.h>
+
+// clang-format off
+static const struct pass_info passes[] = {
+/*   name         function         when         idempotent  what it does */
+    {"fold",      pass_fold,       PASS_ALWAYS, true,  "evaluate what depends on constants only"},
+    {"simplify",  pass_simplify,   PASS_ALWAYS, true,  "algebraic identities, merged and cancelled movement"},
+    {"recognise", pass_recognise,  PASS_ALWAYS, true,  "find norms, GELU, SiLU and attention in decomposed exports"},
+    {"cse",       pass_cse,        PASS_ALWAYS, true,  "compute equal things once"},
+    {"loss",      pass_loss,       PASS_LOSS,   false, "append the loss"},
+    {"grad",      pass_grad,       PASS_TRAIN,  false, "reverse-mode differentiation by ordinary ops"},
+    {"optimizer", pass_optimizer,  PASS_TRAIN,  false, "append clipping, optimizer steps and state updates"},
+    {"simplify2", pass_simplify,   PASS_TRAIN,  true,  "clean up what differentiation left behind"},
+    {"cse2",      pass_cse,        PASS_TRAIN,  true,  "share what forward and backward both compute"},
+    {"dce",       pass_dce,        PASS_ALWAYS, true,  "drop what no output and no update needs"},
+};
+static const struct pass_order orders[] = {
+    {"fold",      "simplify",  "rules look for constants that folding uncovers"},
+    {"simplify",  "recognise", "patterns are written against the simplified form"},
+    {"recognise", "grad",      "composites have better gradients than their pieces"},
+    {"loss",      "grad",      "there is nothing to differentiate before"},
+    {"grad",      "optimizer", "the optimizer consumes the gradients"},
+    {"optimizer", "simplify2", "clipping and decay leave scalars to merge"},
+    {"simplify2", "cse2",      "equal nodes are only equal once they are in one form"},
+    {"cse2",      "dce",       "merged nodes leave dead ones"},
+};
+// clang-format on
+
+const struct pass_info *pipeline_passes(int *n) {
+    *n = (int)(sizeof passes / sizeof passes[0]);
+    return passes;
+}
+
+const struct pass_order *pipeline_orders(int *n) {
+    *n = (int)(sizeof orders / sizeof orders[0]);
+    return orders;
+}
+
+const struct pass_info *pipeline_find(const char *name) {
+    for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++)
+        if (strcmp(passes[i].name, name) == 0) return &passes[i];
+    return NULL;
+}
+
+static bool wanted(const struct pass_info *p, const struct pipeline_options *o) {
+    if (p->when == PASS_TRAIN && !o->training) return false;
+    if (p->when == PASS_LOSS && !o->training && !o->loss) return false;
+    return !o->minimal || !p->idempotent;
+}
+
+enum status pipeline_run(struct pass_ctx *c, struct graph *g, const struct pipeline_options *o) {
+    if (o->stop_after && strcmp(o->stop_after, "import") != 0 && !pipeline_find(o->stop_after))
+        return diag_error(c->ctx, ST_USAGE, "", "no pass is called '%s'; `lathe passes` lists them",
+                          o->stop_after);
+    if (o->verify) TRY(graph_verify(g, "import"));
+    if (o->observe) o->observe(o->observe_user, "import", g, 0);
+    if (o->stop_after && strcmp(o->stop_after, "import") == 0) return ST_OK;
+    for (size_t i = 0; i < sizeof passes / sizeof passes[0]; i++) {
+        const struct pass_info *p = &passes[i];
+        if (!wanted(p, o)) continue;
+        double begin = sys_seconds();
+        enum status st = p->run(c, g);
+        arena_reset(c->scratch);
+        if (st != ST_OK) return st;
+        double seconds = sys_seconds() - begin;
+        if (o->verify) TRY(graph_verify(g, p->name));
+        if (o->observe) o->observe(o->observe_user, p->name, g, seconds);
+        if (o->stop_after && strcmp(o->stop_after, p->name) == 0) break;
+    }
+    return ST_OK;
+}
+
+static enum status eval_plan(struct graph *g, struct plan *p, struct pool *pool,
+                             struct arena *scratch, const void **outputs) {
+    struct cpu_exec *x = NULL;
+    enum status st = cpu_create(g->ctx, p, pool, &x);
+    if (st == ST_OK) st = cpu_run(x, 0, p->launches.n, false);
+    for (uint32_t k = 0; st == ST_OK && k < g->outputs.n; k++) {
+        const struct graph_output *out = &g->outputs.at[k];
+        size_t bytes = (size_t)type_bytes(val_type(g, out->value));
+        void *copy = arena_alloc(scratch, bytes);
+        const void *at = cpu_buffer(x, BUF_OUTPUT, interned(&g->strings, out->name));
+        if (bytes) memcpy(copy, at, bytes);
+        outputs[k] = copy;
+    }
+    cpu_destroy(x);
+    return st;
+}
+
+enum status pipeline_eval(void *user, struct graph *g, struct arena *scratch,
+                          const void **outputs) {
+    (void)user;
+    struct codegen_options options = {.threads = 1};
+    struct plan *p = NULL;
+    TRY(plan_build(g, &options, &p));
+    struct pool *pool = pool_create(g->ctx, 1);
+    enum status st = pool ? eval_plan(g, p, pool, scratch, outputs) : ST_INTERNAL;
+    pool_destroy(pool);
+    plan_destroy(p);
+    return st;
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+/* session.h - what stands behind the handles of lathe.h, shared by the API and the command line. */
+#ifndef LATHE_DRIVER_SESSION_H
+#define LATHE_DRIVER_SESSION_H
+
+#include "driver/pipeline.h"
+#include "frontend/import.h"
+#include "include/lathe.h"
+#include "ir/plan.h"
+#include "runtime/cpu.h"
+#include "runtime/data.h"
+
+struct lathe_context {
+    struct ctx ctx;
+    struct pool *pool;
+    lathe_context_options options;
+};
+
+/* Sizes of the symbols in a model's input shapes. */
+struct symbol_size {
+    const char *symbol;
+    int64_t size;
+};
+
+struct lathe_model {
+    lathe_context *owner;
+    struct arena arena;
+    struct onnx_model *file;
+    struct import_result import;
+    VEC(struct symbol_size) sizes;
+    bool training;
+};
+
+struct lathe_trainer {
+    lathe_model *model;
+    struct arena arena;
+    struct graph *graph; /* after all passes; its arena holds constants that the plan points to */
+    struct plan *plan;
+    struct cpu_exec *exec;
+    int64_t step;              /* updates done */
+    int64_t micro, accumulate; /* micro-batches since the last update; per update */
+    float *lr;                 /* the plan's input buffers, NULL when the plan has none */
+    int64_t *seed;
+    uint64_t seed_base;
+    const void *loss, *grad_norm;
+    enum dtype loss_type;
+};
+
+/* Import `path` with symbolic dimensions bound from options (batch, seq, data). */
+enum status session_open(lathe_context *c, const char *path, const lathe_model_options *o,
+                         lathe_model *m) MUST_USE;
+/* The trained, or with `training` false the forward, graph of a model after all passes. `observe`
+ * as in pipeline.h; may be NULL. */
+struct session_compile {
+    bool training, no_optimize;
+    bool loss; /* forward graph with the loss of `train` appended */
+    const struct train_options *train;
+    const char *stop_after;
+    void (*observe)(void *user, const char *name, const struct graph *g, double seconds);
+    void *observe_user;
+};
+enum status session_graph(lathe_model *m, const struct session_compile *o,
+                          struct graph **out) MUST_USE;
+/* Fill train options from the API's; checks every number. */
+enum status session_train_options(lathe_context *c, const lathe_train_options *o,
+                                  struct train_options *out) MUST_USE;
+
+/* Between the two calls only errors are reported: for work that is done a second time. Survives no
+ * unwind: the guard of the API call restores the sink. */
+struct session_quiet {
+    void (*report)(void *user, enum severity sev, enum status code, const char *origin,
+                   const char *message);
+    void *user;
+};
+void session_quiet_begin(struct ctx *c, struct session_quiet *q);
+void session_quiet_end(struct ctx *c, const struct session_quiet *q);
+
+/* Run `body` with a landing point; what unwinds comes back as a status. */
+lathe_status session_guard(lathe_context *c, enum status (*body)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+/* plan_text.h - the words and forms that the plan's printer and parser share (docs/IR.md, "Plan").
+ * Private to ir/. */
+#ifndef LATHE_IR_PLAN_TEXT_H
+#define LATHE_IR_PLAN_TEXT_H
+
+#include "ir/plan.h"
+
+/* Bounds of a plan that comes from text: sums and products of two numbers of a view, and the sum of
+ * all buffers, cannot overflow. */
+#define PLAN_DIM_MAX   ((int64_t)1 << 48)
+#define PLAN_COUNT_MAX ((int64_t)1 << 60)
+
+/* Words; "none" for a number that is no member of the enum. */
+const char *plan_kind_word(enum buffer_kind k);
+const char *plan_use_word(enum buffer_use u);
+const char *plan_arena_word(enum arena_class a);
+const char *plan_mode_word(enum group_mode m);
+
+/* Which fields of an instruction have a meaning. Reductions are named row_sum, row_max, .. because
+ * max and min are ops too. */
+struct instr_form {
+    const char *name; /* NULL: no such instruction */
+    int operands;     /* how many of a, b, c */
+    bool slot, axis;
+    bool result;      /* defines a register that later instructions may read */
+    const char *flag; /* the word for `flag`, or NULL */
+};
+struct instr_form instr_form(unsigned code);
+
+/* Strides of a row-major array of these sizes. */
+void plan_row_major(const int64_t *dims, int rank, int64_t *strides);
+/* No initial value, as opposed to one of no bytes. */
+static inline bool plan_blob_absent(const struct blob *b) {
+    return !b->data && !b->bytes && !b->hash;
+}
+uint64_t plan_blob_hash(const struct blob *b); /* never 0 */
+
+#endif

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+/* plan_verify_launch.c - what each launch kind demands: operand counts, layouts, element types, and
+ * the form of group programs. */
+#include "ir/plan_verify.h"
+
+/* Operand and result counts, and which operands (bits) need not be dense. */
+struct kind_rule {
+    uint8_t min_in, max_in, out;
+    uint8_t loose_in, loose_out;
+};
+static const struct kind_rule rules[LAUNCH_COUNT] = {
+    [LAUNCH_group] = {0, 255, 0, 255, 255},
+    [LAUNCH_matmul] = {2, 2, 1, 3, 1},
+    [LAUNCH_conv] = {2, 2, 1, 0, 0},
+    [LAUNCH_conv_input_grad] = {2, 2, 1, 0, 0},
+    [LAUNCH_conv_weight_grad] = {2, 2, 1, 0, 0},
+    [LAUNCH_max_pool] = {1, 1, 2, 0, 0},
+    [LAUNCH_argmax] = {1, 1, 1, 0, 0},
+    [LAUNCH_cumsum] = {1, 1, 1, 0, 0},
+    [LAUNCH_gather] = {2, 2, 1, 0, 0},
+    [LAUNCH_gather_elements] = {2, 2, 1, 0, 0},
+    [LAUNCH_scatter_rows] = {2, 2, 1, 0, 0},
+    [LAUNCH_scatter_elements] = {3, 3, 1, 0, 0},
+    [LAUNCH_attention] = {3, 4, 2, 0xf, 1},
+    [LAUNCH_attention_grad] = {6, 7, 3, 0x6f, 7},
+    [LAUNCH_cross_entropy] = {2, 2, 2, 1, 0},
+    [LAUNCH_sgd] = {5, 6, 2, 0, 0},
+    [LAUNCH_adam] = {6, 7, 3, 0, 0},
+};
+
+/* ---- matrices ------------------------------------------------------------------------------ */
+static bool matrix_ok(const struct plan_view *v) {
+    int64_t m = v->dims[v->rank - 2], n = v->dims[v->rank - 1];
+    int64_t sm = v->strides[v->rank - 2], sn = v->strides[v->rank - 1];
+    if (m == 0 || n == 0) return true;
+    bool rows = (n == 1 || sn == 1) && (m == 1 || sm >= (n > 1 ? n : 1));
+    bool cols = (m == 1 || sm == 1) && (n == 1 || sn >= (m > 1 ? m : 1));
+    return rows || cols;
+}
+
+static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct plan_view *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];
+    int r = y->rank;
+    if (r < 2 || a->rank != r || b->rank != r) {
+        plan_fault(v, "launch %u: matmul of ranks %d, %d -> %d", k, a->rank, b->rank, r);
+        return;
+    }
+    bool fits = a->dims[r - 2] == y->dims[r - 2] && b->dims[r - 1] == y->dims[r - 1] &&
+                a->dims[r - 1] == b->dims[r - 2];
+    for (int d = 0; d < r - 2; d++) fits &= a->dims[d] == y->dims[d] && b->dims[d] == y->dims[d];
+    if (!fits) plan_fault(v, "launch %u: matmul shapes do not fit", k);
+    if (!matrix_ok(a) || !matrix_ok(b) || !matrix_ok(y))
+        plan_fault(v, "launch %u: a matmul operand has no matrix layout", k);
+    if ((a->dtype != DT_f32 && a->dtype != DT_f64) || a->dtype != b->dtype || a->dtype != y->dtype)
+        plan_fault(v, "launch %u: matmul of %s, %s -> %s", k, dtype_name(a->dtype),
+                   dtype_name(b->dtype), dtype_name(y->dtype));
+}
+
+static bool last_axis_ok(const struct plan_view *v) {
+    return v->rank == 0 || v->dims[v->rank - 1] <= 1 || v->strides[v->rank - 1] == 1 ||
+           v->strides[v->rank - 1] == 0; /* a mask may be repeated along it */
+}
+
+static void check_layer(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct kind_rule *r = &rules[l->kind];
+    for (uint32_t j = 0; j < l->nin; j++) {
+        bool ok = r->loose_in >> j & 1 ? last_axis_ok(&l->in[j]) : view_contiguous(&l->in[j]);
+        if (!ok) plan_fault(v, "launch %u (%s): layout of operand %u", k, launch_name(l->kind), j);
+    }
+    for (uint32_t j = 0; j < l->nout; j++) {
+        bool ok = r->loose_out >> j & 1 ? last_axis_ok(&l->out[j]) : view_contiguous(&l->out[j]);
+        if (!ok) plan_fault(v, "launch %u (%s): layout of result %u", k, launch_name(l->kind), j);
+    }
+}
+
+/* ---- groups -------------------------------------------------------------------------------- */
+static bool same_dims(const struct plan_view *v, const int64_t *dims, int rank) {
+    if (v->rank != rank) return false;
+    for (int d = 0; d < rank; d++)
+        if (v->dims[d] != dims[d]) return false;
+    return true;
+}
+
+static bool row_window(const struct plan_view *v, const struct plan_group *g) {
+    if (v->rank != g->rank) return false;
+    for (int d = 0; d < g->rank; d++) {
+        bool inner = d >= g->rank - g->inner;
+        if (v->dims[d] != (inner ? 1 : g->dims[d]) || (inner && v->strides[d] != 0)) return false;
+    }
+    return true;
+}
+
+static const char *check_slot(const struct plan_launch *l, const struct plan_group *g,
+                              const struct group_instr *i) {
+    bool load = i->code == INSTR_LOAD || i->code == INSTR_RANDOM;
+    if (i->slot < 0 || (uint32_t)i->slot >= (load ? l->nin : l->nout)) return "slot";
+    const struct plan_view *v = load ? &l->in[i->slot] : &l->out[i->slot];
+    switch (i->code) {
+    case INSTR_LOAD:
+        if (!same_dims(v, g->dims, g->rank)) return "view of a load";
+        for (int d = g->rank - g->inner; d < g->rank; d++)
+            if (i->span == SPAN_ROW && v->dims[d] > 1 && v->strides[d] != 0)
+                return "span of a load";
+        return NULL;
+    case INSTR_RANDOM: return v->rank == 0 && v->dtype == DT_i64 ? NULL : "seed";
+    case INSTR_COLSUM:
+        return same_dims(v, g->dims + g->rank - g->inner, g->inner) ? NULL : "view of a column sum";
+    default:
+        if (same_dims(v, g->dims, g->rank)) return NULL;
+        if (!row_window(v, g)) return "view of a store";
+        return g->code.at[i->a].span == SPAN_ROW ? NULL : "span of a store";
+    }
+}
+
+static int operand_count(const struct group_instr *i) {
+    if (i->code >= INSTR_COUNT) return -1;
+    if (i->code < OP_COUNT) {
+        const struct op_info *info = op_info((enum op)i->code);
+        return i->code != OP_NONE && (info->traits & EW) ? info->max_in : -1;
+    }
+    switch (i->code) {
+    case INSTR_LOAD:
+    case INSTR_CONST:
+    case INSTR_IOTA:
+    case INSTR_RANDOM: return 0;
+    default: return 1;
+    }
+}
+
+static const char *check_instr(const struct plan_launch *l, const struct plan_group *g,
+                               uint32_t k) {
+    const struct group_instr *i = &g->code.at[k];
+    int want = operand_count(i);
+    int32_t r[3] = {i->a, i->b, i->c};
+    bool all = false;
+    if (want < 0) return "code";
+    if (i->dtype != DT_f32 && i->dtype != DT_f64 && i->dtype != DT_i64 && i->dtype != DT_bool)
+        return "register type";
+    for (int q = 0; q < 3; q++) {
+        if (q >= want ? r[q] != -1 : (r[q] < 0 || r[q] >= (int32_t)k)) return "operand";
+        if (q >= want) continue;
+        uint16_t code = g->code.at[r[q]].code;
+        if (code == INSTR_STORE || code == INSTR_COLSUM) return "operand";
+        all |= g->code.at[r[q]].span == SPAN_ALL;
+    }
+    bool reduces = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
+    if (reduces && (!all || i->span != SPAN_ROW)) return "span of a reduction";
+    if (i->code == INSTR_COLSUM && !all) return "span of a column sum";
+    if (i->code < OP_COUNT && all && i->span != SPAN_ALL) return "span";
+    if (reduces && g->mode == GROUP_MAP) return "reduction in a MAP group";
+    if (i->code == INSTR_COLSUM && g->mode == GROUP_TAIL) return "column sum in a TAIL group";
+    if (i->code == INSTR_IOTA && (i->axis < 0 || i->axis >= g->rank)) return "axis";
+    bool slotted = i->code == INSTR_LOAD || i->code == INSTR_RANDOM || i->code == INSTR_STORE ||
+                   i->code == INSTR_COLSUM;
+    return slotted ? check_slot(l, g, i) : NULL;
+}
+
+/* In TAIL groups a row's elements do not depend on its reductions. */
+static bool tail_ok(struct plan_check *v, const struct plan_group *g) {
+    bool *dep = ARENA_ARRAY(&v->scratch, bool, g->code.n);
+    for (uint32_t k = 0; k < g->code.n; k++) {
+        const struct group_instr *i = &g->code.at[k];
+        int32_t r[3] = {i->a, i->b, i->c};
+        for (int q = 0; q < 3; q++) dep[k] |= r[q] >= 0 && dep[r[q]];
+        bool reduces = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
+        if (dep[k] && (reduces || i->span == SPAN_ALL)) return false;
+        dep[k] |= reduces;
+    }
+    return true;
+}
+
+static void check_group(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct plan *p = v->p;
+    if (l->group.i == 0 || l->group.i >= p->groups.n) {
+        plan_fault(v, "launch %u: no group %u", k, l->group.i);
+        return;
+    }
+    const struct plan_group *g = &p->groups.at[l->group.i];
+    bool shape = g->rank >= 1 && g->rank <= RANK_MAX && g->inner >= 1 && g->inner <= g->rank;
+    for (int d = 0; shape && d < g->rank; d++) shape = g->dims[d] > 0;
+    if (!shape || g->mode > GROUP_TAIL) {
+        plan_fault(v, "group %u: rank %d, inner %d", l->group.i, g->rank, g->inner);
+        return;
+    }
+    uint32_t stores = 0;
+    for (uint32_t i = 0; i < g->code.n; i++) {
+        const char *wrong = check_instr(l, g, i);
+        if (wrong) {
+            plan_fault(v, "group %u, instruction %u: %s", l->group.i, i, wrong);
+            return;
+        }
+        stores += g->code.at[i].code == INSTR_STORE || g->code.at[i].code == INSTR_COLSUM;
+    }
+    if (stores != l->nout) plan_fault(v, "launch %u: %u stores, %u results", k, stores, l->nout);
+    if (g->mode == GROUP_TAIL && !tail_ok(v, g))
+        plan_fault(v, "group %u: a TAIL group uses its reductions within the row", l->group.i);
+}
+
+void plan_check_launch(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct kind_rule *r = &rules[l->kind];
+    if (l->nin < r->min_in || (r->max_in != 255 && l->nin > r->max_in) ||
+        (r->out != 0 && l->nout != r->out) || (l->kind == LAUNCH_group && l->nout == 0)) {
+        plan_fault(v, "launch %u (%s): %u operands, %u results", k, launch_name(l->kind), l->nin,
+                   l->nout);
+        return;
+    }
+    if (l->kind == LAUNCH_group)
+        check_group(v, k, l);
+    else if (l->kind == LAUNCH_matmul)
+        check_matmul(v, k, l);
+    else
+        check_layer(v, k, l);
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+/* grad.c - reverse-mode differentiation of output "loss" by every trained param: finds the nodes
+ * that matter, visits them from last to first, adds contributions up. How one op is differentiated
+ * is told by its rule in grad_rules*.c, chosen by the column `grad` of ops.def. First order only.
+ */
+#include "passes/grad.h"
+#include "base/diag.h"
+#include <string.h>
+
+/* A contribution to a value's gradient: of the whole value, or of the part that node `slice` took.
+ */
+struct grad_part {
+    struct grad_part *next;
+    val_id v;
+    node_id slice; /* {0}: whole */
+};
+struct grad {
+    struct ctx *ctx;
+    struct graph *g;
+    struct arena *scratch;
+    uint32_t values; /* forward values: [1, values) */
+    bool *want;      /* by value: depends on a trained param */
+    struct grad_part **first, **last;
+    val_id *sum; /* by value: the complete gradient, once its node is visited */
+};
+
+static grad_rule *const rules[OP_COUNT] = {
+    NULL,
+#define OP(id, min_in, max_in, outs, traits, infer, grad, cost, lower, emit, attrs) grad_##grad,
+#include "ir/ops.def"
+#undef OP
+};
+
+enum status grad_zero(struct grad_node *s) {
+    (void)s; /* piecewise constant, or a source */
+    return ST_OK;
+}
+
+enum status grad_none(struct grad_node *s) {
+    return diag_error(s->g->ctx, ST_UNSUPPORTED, node_origin(s->g, s->n),
+                      "%s has no gradient rule, but a trained parameter reaches the loss through "
+                      "it; freeze the parameters before it",
+                      op_info((enum op)graph_node(s->g, s->n)->op)->name);
+}
+
+static bool is_trained(const struct graph *g, node_id n) {
+    return graph_node(g, n)->op == OP_param && !attr_bool(g, n, ATTR_frozen) &&
+           dtype_is_float(val_type(g, node_out(g, n, 0))->dtype);
+}
+
+static void mark_wanted(struct grad *d) {
+    struct graph *g = d->g;
+    for (uint32_t i = 1; i < g->nodes.n; i++) {
+        node_id n = {i};
+        const struct node *node = graph_node(g, n);
+        bool any = is_trained(g, n);
+        if (rules[node->op] != grad_zero)
+            for (int k = 0; !any && k < node->nin; k++) any = d->want[node_in(g, n, k).i];
+        for (int k = 0; any && k < node->nout; k++)
+            d->want[node_out(g, n, k).i] = dtype_is_float(val_type(g, node_out(g, n, k))->dtype);
+    }
+}
+
+/* ---- adding up ----------------------------------------------------------------------------- */
+static void add_part(struct grad *d, val_id v, val_id grad, node_id slice) {
+    struct grad_part *p = ARENA_NEW(d->scratch, struct grad_part);
+    p->v = grad;
+    p->slice = slice;
+    if (d->last[v.i])
+        d->last[v.i]->next = p;
+    else
+        d->first[v.i] = p;
+    d->last[v.i] = p;
+}
+
+static val_id plus(struct graph *g, val_id a, val_id b, str_id o) {
+    return a.i ? build_2(g, OP_add, a, b, o) : b;
+}
+
+/* A slice as seen from its operand. */
+struct piece {
+    val_id v;
+    const dim *starts;
+    const int64_t *steps;
+    const struct type *out;
+};
+
+static struct piece piece_of(const struct grad *d, const struct grad_part *p) {
+    int n;
+    struct piece r = {.v = p->v};
+    r.starts = attr_dims(d->g, p->slice, ATTR_starts, &n);
+    r.steps = attr_ints(d->g, p->slice, ATTR_steps, &n);
+    struct type *t = ARENA_NEW(d->scratch, struct type);
+    *t = *val_type(d->g, node_out(d->g, p->slice, 0));
+    r.out = t;
+    return r;
+}
+
+static bool same_place(const struct piece *a, const struct piece *b) {
+    bool same = true;
+    for (int i = 0; same && i < a->out->rank; i++)
+        same = dim_same(a->starts[i], b->starts[i]) && a->steps[i] == b->steps[i] &&
+               dim_same(a->out->dims[i], b->out->dims[i]);
+    return same;
+}
+
+/* The pieces as one concat along the only axis that they cut, gaps filled with zeros; VAL_NONE when
+ * they do not line up. This makes the gradient of a split a concat. */
+static val_id join_pieces(struct grad *d, const struct type *whole, const struct piece *p, int n,
+                          str_id o) {
+    int axis = -1;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < whole->rank; i++) {
+            bool full = dim_same(p[k].out->dims[i], whole->dims[i]) && p[k].steps[i] == 1;
+            if (!full && axis >= 0 && axis != i) return VAL_NONE;
+            if (!full && p[k].steps[i] != 1) return VAL_NONE;
+            if (!full) axis = i;
+        }
+    if (axis < 0) return n == 1 ? p[0].v : VAL_NONE;
+    val_id *list = ARENA_ARRAY(d->scratch, val_id, 2 * (size_t)n + 1);
+    bool *used = ARENA_ARRAY(d->scratch, bool, (size_t)n);
+    int count = 0, left = n, gaps = 0;
+    dim pos = 0, end = whole->dims[axis];
+    while (left > 0 || !dim_same(pos, end)) {
+        int next = -1;
+        for (int k = 0; k < n && next < 0; k++)
+            if (!used[k] && dim_same(p[k].starts[axis], pos)) next = k;
+        if (next >= 0) {
+            used[next] = true;
+            left--;
+            list[count++] = p[next].v;
+            pos = dim_add(d->g->dims, pos, p[next].out->dims[axis]);
+            continue;
+        }
+        dim to = left == 0 ? end : -1;
+        for (int k = 0; k < n; k++) {
+            dim st = p[k].starts[axis];
+            if (!used[k] && dim_known(st) && (!dim_known(to) || st < to)) to = st;
+        }
+        if (!dim_known(to) || !dim_known(pos) || to <= pos) return VAL_NONE; /* overlap, unknown */
+        struct type gap = *whole;
+        gap.dims[axis] = to - pos;
+        list[count++] = build_full(d->g, &gap, 0.0, o);
+        pos = to;
+        gaps++;
+    }
+    if (n == 1 && gaps > 0) return VAL_NONE; /* a pad is one pass over memory less */
+    return count == 1 ? list[0] : build_concat(d->g, list, count, axis, o);
+}
+
+/* One piece spread into zeros of the whole shape. */
+static enum status pad_piece(struct grad *d, const struct type *whole, const struct piece *p,
+                             node_id slice, val_id *out) {
+    struct graph *g = d->g;
+    str_id o = graph_node(g, slice)->origin;
+    int64_t low[RANK_MAX], high[RANK_MAX], inner[RANK_MAX], step[RANK_MAX];
+    dim starts[RANK_MAX];
+    bool flip = false;
+    for (int i = 0; i < whole->rank; i++) {
+        /* Sizes are never negative: from the first to the last element taken it is `span`. */
+        int64_t by = p->steps[i] < 0 ? -p->steps[i] : p->steps[i];
+        dim last = dim_sub(g->dims, p->out->dims[i], 1), span = dim_mul(g->dims, last, by);
+        dim first = p->steps[i] < 0 ? dim_sub(g->dims, p->starts[i], span) : p->starts[i];
+        dim after = dim_add(g->dims, dim_add(g->dims, first, span), 1);
+        dim rest = dim_sub(g->dims, whole->dims[i], after);
+        flip |= p->steps[i] < 0;
+        step[i] = p->steps[i] < 0 ? -1 : 1;
+        starts[i] = p->steps[i] < 0 ? last : 0;
+        if (!dim_known(first) || !dim_known(rest))
+            return diag_error(
+                g->ctx, ST_UNSUPPORTED, node_origin(g, slice),
+                "the gradient of a slice whose place on axis %d depends on a symbolic "
+                "size is not supported; give the size a number",
+                i);
+        low[i] = first;
+        high[i] = rest;
+        inner[i] = by - 1;
+    }
+    val_id v = p->v;
+    if (flip) v = build_slice(g, v, starts, p->out->dims, step, o);
+    struct attr attrs[3] = {{.key = ATTR_low, .list = low, .n = whole->rank},
+                            {.key = ATTR_high, .list = high, .n = whole->rank},
+                            {.key = ATTR_interior, .list = inner, .n = whole->rank}};
+    *out = graph_add(g, OP_pad, &v, 1, attrs, 3, o);
+    return ST_OK;
+}
+
+/* The complete gradient of v, once all its users were visited; VAL_NONE when there is none. */
+static enum status finish(struct grad *d, val_id v, val_id *out) {
+    struct graph *g = d->g;
+    struct type whole = *val_type(g, v);
+    str_id o = graph_node(g, val_def(g, v))->origin;
+    val_id sum = VAL_NONE;
+    int n = 0, most = 0;
+    for (struct grad_part *p = d->first[v.i]; p; p = p->next) most += p->slice.i != 0;
+    struct piece *pieces = ARENA_ARRAY(d->scratch, struct piece, (size_t)most);
+    node_id *from = ARENA_ARRAY(d->scratch, node_id, (size_t)most);
+    for (struct grad_part *p = d->first[v.i]; p; p = p->next) {
+        if (!p->slice.i) {
+            sum = plus(g, sum, p->v, o);
+            continue;
+        }
+        struct piece q = piece_of(d, p);
+        int k = 0;
+        while (k < n && !same_place(&pieces[k], &q)) k++;
+        if (k < n) {
+            pieces[k].v = plus(g, pieces[k].v, q.v, o);
+        } else {
+            from[n] = p->slice;
+            pieces[n++] = q;
+        }
+    }
+    val_id joined = n > 0 ? join_pieces(d, &whole, pieces, n, o) : VAL_NONE;
+    if (joined.i) sum = plus(g, sum, joined, o);
+    for (int k = 0; !joined.i && k < n; k++) {
+        val_id padded;
+        TRY(pad_piece(d, &whole, &pieces[k], from[k], &padded));
+        sum = plus(g, sum, padded, o);
+    }
+    *out = d->sum[v.i] = sum;
+    return ST_OK;
+}
+
+/* ---- what rules call ----------------------------------------------------------------------- */
+bool grad_wants(const struct grad_node *s, int k) {
+    return s->d->want[node_in(s->g, s->n, k).i];
+}
+
+val_id grad_out(const struct grad_node *s, int k) {
+    return s->d->sum[node_out(s->g, s->n, k).i];
+}
+
+enum status grad_acc(struct grad_node *s, int k, val_id v) {
+    val_id to = node_in(s->g, s->n, k);
+    if (!s->d->want[to.i]) return ST_OK;
+    struct type t = *val_type(s->g, to);
+    v = build_cast(s->g, build_unbroadcast(s->g, v, &t, s->o), t.dtype, s->o);
+    add_part(s->d, to, v, (node_id){0});
+    return ST_OK;
+}
+
+enum status grad_acc_slice(struct grad_node *s, val_id v) {
+    val_id to = node_in(s->g, s->n, 0);
+    const struct type *t = val_type(s->g, s->y);
+    for (int i = 0; i < t->rank; i++)
+        if (t->dims[i] == 0) return ST_OK; /* no element, no contribution */
+    if (s->d->want[to.i]) add_part(s->d, to, v, s->n);
+    return ST_OK;
+}
+
+val_id grad_mean(const struct grad_node *s, val_id v, const struct type *t, const int64_t *axes,
+                 int n) {
+    struct type part = {.dtype = val_type(s->g, v)->dtype, .rank = n};
+    int64_t all[RANK_MAX];
+    for (int i = 0; i < n; i++) {
+        part.dims[i] = t->dims[axes[i]];
+        all[i] = i;
+    }
+    int64_t count = type_count(&part);
+    if (count >= 0) return build_scale(s->g, v, count ? 1.0 / (double)count : 1.0, s->o);
+    val_id ones = build_full(s->g, &part, 1.0, s->o);
+    return e_div(s, v, build_reduce(s->g, OP_reduce_sum, ones, all, n, false, s->o));
+}
+
+/* ---- the pass ------------------------------------------------------------------------------ */
+static enum status visit(struct grad *d, node_id n) {
+    struct graph *g = d->g;
+    struct node node = *graph_node(g, n);
+    bool any = false;
+    for (int k = 0; k < node.nout; k++) {
+        val_id v = node_out(g, n, k), sum;
+        if (!d->first[v.i]) continue;
+        TRY(finish(d, v, &sum));
+        any = true;
+    }
+    if (!any || rules[node.op] == grad_zero) return ST_OK;
+    struct grad_node s = {.d = d, .g = g, .n = n, .o = node.origin, .y = node_out(g, n, 0)};
+    if (node.nin > 0) s.a = node_in(g, n, 0);
+    if (node.nin > 1) s.b = node_in(g, n, 1);
+    s.dy = d->sum[s.y.i];
+    if (!s.dy.i) {
+        struct type t = *val_type(g, s.y);
+        s.dy = build_full(g, &t, 0.0, s.o);
+    }
+    return rules[node.op](&s);
+}
+
+static val_id find_output(const struct graph *g, const char *name) {
+    for (uint32_t i = 0; i < g->outputs.n; i++)
+        if (strcmp(interned(&g->strings, g->outputs.at[i].name), name) == 0)
+            return graph_resolve(g, g->outputs.at[i].value);
+    return VAL_NONE;
+}
+
+static void add_outputs(struct grad *d, uint32_t nodes) {
+    struct graph *g = d->g;
+    for (uint32_t i = 1; i < nodes; i++) {
+        node_id n = {i};
+        if (!is_trained(g, n)) continue;
+        val_id v = node_out(g, n, 0), grad = d->sum[v.i];
+        if (!grad.i) {
+            struct type t = *val_type(g, v);
+            diag_warning(d->ctx, node_origin(g, n),
+                         "parameter '%s' does not influence the loss; its gradient is zero",
+                         attr_str(g, n, ATTR_name));
+            grad = build_full(g, &t, 0.0, graph_node(g, n)->origin);
+        }
+        graph_add_output(g, arena_printf(d->scratch, "grad/%s", attr_str(g, n, ATTR_name)), grad);
+    }
+}
+
+/* A training step returns its loss; whole logits that nobody reads would only cost memory. */
+static void keep_only(struct graph *g, val_id loss) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->outputs.n; i++)
+        if (graph_resolve(g, g->outputs.at[i].value).i == loss.i)
+            g->outputs.at[n++] = g->outputs.at[i];
+    g->outputs.n = n;
+}
+
+enum status pass_grad(struct pass_ctx *c, struct graph *g) {
+    val_id loss = find_output(g, "loss");
+    if (!loss.i)
+        return diag_error(c->ctx, ST_USAGE, "", "the graph has no output 'loss' to differentiate");
+    struct type t = *val_type(g, loss);
+    if (t.rank != 0 || (t.dtype != DT_f32 && t.dtype != DT_f64))
+        return diag_error(c->ctx, ST_TYPE, node_origin(g, val_def(g, loss)),
+                          "output 'loss' must be an f32 or f64 scalar, found rank %d of %s", t.rank,
+                          dtype_name(t.dtype));
+    struct grad d = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .values = g->values.n};
+    d.want = ARENA_ARRAY(d.scratch, bool, d.values);
+    d.first = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
+    d.last = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
+    d.sum = ARENA_ARRAY(d.scratch, val_id, d.values);
+    uint32_t nodes = g->nodes.n;
+    mark_wanted(&d);
+    if (d.want[loss.i]) {
+        /* Micro-batches add up to the mean over the whole batch. */
+        double weight =
+            c->train && c->train->accumulate > 1 ? 1.0 / (double)c->train->accumulate : 1.0;
+        str_id o = graph_node(g, val_def(g, loss))->origin;
+        add_part(&d, loss, build_scalar(g, t.dtype, weight, o), (node_id){0});
+        for (uint32_t i = nodes; i-- > 1;) TRY(visit(&d, (node_id){i}));
+    }
+    keep_only(g, loss);
+    add_outputs(&d, nodes);
+    graph_settle(g);
+    return ST_OK;
+}

@@ -1,0 +1,385 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The command line end to end: every command, every error of the contract, interruption and resume.
+# usage: tests/cli.sh BUILD
+set -u
+build=$(cd "$1" && pwd)
+root=$(pwd)
+passed=0 failed=0 skipped=0
+tmp=$(mktemp -d)
+mounted=
+clean() {
+    [ -n "$mounted" ] && umount "$mounted"
+    rm -rf "$tmp"
+}
+trap clean EXIT
+cd "$tmp" || exit 1
+models=$root/tests/models
+mlp=$models/mlp.dynamic18.onnx
+fixture=$build/tests/fixture
+lathe() { timeout 120 "$build/lathe" "$@"; }
+get() { "$fixture" get "$@"; }
+
+ok() { passed=$((passed + 1)); }
+bad() {
+    failed=$((failed + 1))
+    echo "cli: FAILED: $1"
+    for f in out err; do [ -s $f ] && sed "s/^/    $f: /" $f | cut -c1-300 | head -6; done
+}
+# check NAME COMMAND...: succeeds
+check() {
+    name=$1
+    shift
+    if "$@" >out 2>err; then ok; else bad "$name"; fi
+}
+# error NAME CODE PATTERN COMMAND...: that exit code, and one line on stderr that says why
+error() {
+    name=$1 code=$2 pattern=$3
+    shift 3
+    "$@" >out 2>err
+    rc=$?
+    if [ $rc != "$code" ]; then
+        bad "$name: exit code $rc, expected $code"
+    elif [ "$(grep -c '^lathe: error: ' err)" != 1 ] || grep -qv '^lathe: ' err; then
+        bad "$name: not one line of error"
+    elif ! grep -q -- "$pattern" err; then
+        bad "$name: the message does not say: $pattern"
+    elif [ -s out ]; then
+        bad "$name: something on standard output"
+    else
+        ok
+    fi
+}
+absent() { [ ! -e "$1" ]; }
+equal() { [ "$1" = "$2" ] || { echo "$1 is not $2"; false; }; }
+contains() { grep -q -- "$1" "$2"; }
+
+# ---- data ----------------------------------------------------------------------------------------
+"$fixture" data good.npz x:f32:24x12:randn labels:i64:24:mod=5 || exit 1
+"$fixture" data good.safetensors x:f32:24x12:randn labels:i64:24:mod=5
+"$fixture" data renamed.npz features:f32:24x12:randn labels:i32:24:mod=5
+"$fixture" data shape.npz x:f32:24x13:randn labels:i64:24:mod=5
+"$fixture" data type.npz x:i64:24x12:mod=3 labels:i64:24:mod=5
+"$fixture" data missing.npz y:f32:24x12:randn labels:i64:24:mod=5
+"$fixture" data nolabels.npz x:f32:24x12:randn
+"$fixture" data range.npz x:f32:24x12:randn labels:i64:24:99
+"$fixture" data negative.npz x:f32:24x12:randn labels:i64:24:-3
+"$fixture" data uneven.npz x:f32:24x12:randn labels:i64:23:mod=5
+"$fixture" data few.npz x:f32:3x12:randn labels:i64:3:mod=5
+"$fixture" data same.npz x:f32:8x12:randn labels:i64:8:mod=5
+"$fixture" data nan.npz x:f32:24x12:nan labels:i64:24:mod=5
+"$fixture" data nan-labels.npz x:f32:24x12:randn labels:f32:24:nan
+ce="cross_entropy(logits, labels)"
+
+# ---- help and lists ------------------------------------------------------------------------------
+check "--help" lathe --help
+for c in train eval run info plan dump opt passes ops recipes; do
+    check "--help lists $c" sh -c "'$build/lathe' --help | grep -q '^  $c '"
+    check "$c --help" lathe $c --help
+done
+check "--version" sh -c "'$build/lathe' --version | grep -qx '[0-9]*\.[0-9]*\.[0-9]*'"
+"$build/lathe" >out 2>err
+[ $? = 2 ] && [ ! -s out ] && ok || bad "no command is exit 2"
+error "unknown command" 2 "no command is called 'trane'" lathe trane
+check "passes" sh -c "'$build/lathe' passes | grep -q '^optimizer '"
+check "passes show" sh -c "'$build/lathe' passes show grad | grep -q 'before *optimizer'"
+check "ops" sh -c "'$build/lathe' ops | grep -qx matmul"
+check "ops show" sh -c "'$build/lathe' ops show matmul | grep -q operands"
+check "recipes" sh -c "'$build/lathe' recipes | grep -q '^fp32 '"
+error "unknown pass" 2 "no pass is called" lathe passes show nothing
+error "unknown op" 2 "no op is called" lathe ops show nothing
+error "unknown recipe in the list" 2 "no recipe is called" lathe recipes show nothing
+lathe --help >/dev/full 2>err
+[ $? = 1 ] && : >out && contains '^lathe: error: standard output' err && ok || bad "full standard output"
+
+# ---- info ----------------------------------------------------------------------------------------
+check "info" sh -c "'$build/lathe' info $mlp | grep -q '^trained a.weight f32\[24,12\]'"
+check "info names symbolic dimensions" sh -c "'$build/lathe' info $mlp | grep -q '^input *x f32\[batch,12\]'"
+for m in "$models"/*.onnx; do
+    check "info --json $(basename "$m")" sh -c "'$build/lathe' info --json '$m' > info.json && '$fixture' json info.json"
+done
+lathe info --json "$mlp" >info.json
+check "info: inputs" equal "$(get info.json 0 inputs.0.name)" x
+check "info: parameters" equal "$(get info.json 0 parameters.0.decision)" trained
+check "info: elements" equal "$(get info.json 0 trained_elements)" 485
+check "info: nothing unsupported" equal "$(get info.json 0 unsupported)" "[]"
+check "info --freeze" sh -c "'$build/lathe' info $mlp --freeze '^a[.]' | grep -q '^frozen *a.weight'"
+error "info: bad regex" 2 "" lathe info "$mlp" --freeze '('
+
+# ---- bad models ----------------------------------------------------------------------------------
+echo "this is no model" >text.onnx
+: >empty.onnx
+"$fixture" head "$mlp" 1500 cut.onnx
+mkdir nothing
+for c in info plan dump "train --data good.npz -o never" "eval --data good.npz" "run --data good.npz -o never.npz"; do
+    # shellcheck disable=SC2086
+    set -- $c
+    command=$1
+    shift
+    error "$command: no such file" 2 "absent.onnx" lathe "$command" absent.onnx "$@"
+    error "$command: not ONNX" 2 "text.onnx" lathe "$command" text.onnx "$@"
+    error "$command: empty file" 2 "empty.onnx" lathe "$command" empty.onnx "$@"
+    error "$command: truncated" 2 "cut.onnx" lathe "$command" cut.onnx "$@"
+done
+error "directory without a model" 2 "nothing" lathe info nothing
+mkdir one two
+cp "$mlp" one/m.onnx
+check "a directory with one model" lathe info one
+cp "$mlp" two/a.onnx && cp "$mlp" two/b.onnx
+error "directory with two models" 2 "two" lathe info two
+check "nothing was made on the way" absent never
+check "nothing was made on the way" absent never.npz
+
+# External data: missing, too short, and right.
+mkdir ext
+cp "$models/mlp.external18.onnx" ext/
+error "external data is missing" 2 "mlp.external18.onnx.data" lathe info ext/mlp.external18.onnx
+"$fixture" head "$models/mlp.external18.onnx.data" 100 ext/mlp.external18.onnx.data
+error "external data is too short" 2 "mlp.external18.onnx.data" lathe info ext/mlp.external18.onnx
+cp "$models/mlp.external18.onnx.data" ext/
+check "external data" lathe info ext/mlp.external18.onnx
+
+# ---- train: what it writes -----------------------------------------------------------------------
+t="train $mlp --batch 8 --loss"
+train() { lathe train "$mlp" --batch 8 --loss "$ce" --quiet "$@"; }
+check "train" train --data good.npz -o run --epochs 2 --save-every 2 --clip 1 --dump-grads grads.safetensors
+for f in run/metrics.jsonl run/model.onnx run/checkpoint/6/tensors.safetensors run/checkpoint/6/state.json; do
+    check "train wrote $f" test -s $f
+done
+check "train wrote TensorBoard events" sh -c "ls run/events.out.tfevents.*"
+check "metrics: six steps and the configuration" equal "$(wc -l <run/metrics.jsonl)" 7
+for k in lathe model data loss recipe device optimizer lr betas eps weight_decay clip schedule batch steps seed; do
+    check "configuration has $k" get run/metrics.jsonl 1 $k
+done
+check "configuration: optimizer" equal "$(get run/metrics.jsonl 1 optimizer)" adamw
+check "configuration: steps" equal "$(get run/metrics.jsonl 1 steps)" 6
+for k in step loss lr grad_norm ms samples_per_s memory_bytes; do
+    check "metrics have $k" get run/metrics.jsonl -1 $k
+done
+check "metrics: steps count from 1" equal "$(get run/metrics.jsonl 2 step)" 1
+check "metrics: last step" equal "$(get run/metrics.jsonl -1 step)" 6
+check "checkpoint: state is JSON" "$fixture" json run/checkpoint/6/state.json
+check "checkpoint: states of the optimizer" sh -c "'$fixture' list run/checkpoint/6/tensors.safetensors | grep -q '^state/'"
+check "gradients: one per parameter" equal "$("$fixture" list grads.safetensors | wc -l)" 6
+check "gradients: names" sh -c "'$fixture' list grads.safetensors | grep -qx 'a.weight f32\[24,12\]'"
+check "--keep" sh -c "[ \$(ls run/checkpoint | wc -l) = 3 ]"
+check "no temporary files stay" sh -c "! find run | grep -i tmp"
+error "a run directory is not overwritten" 2 "run" train --data good.npz -o run
+check "safetensors as data" train --data good.safetensors -o run-st --steps 2
+check "the same from safetensors and npz" equal "$(get run-st/metrics.jsonl 2 loss)" "$(get run/metrics.jsonl 2 loss)"
+check "--map, narrow labels" train --data renamed.npz --map x=features -o run-map --steps 1
+check "the same with --map" equal "$(get run-map/metrics.jsonl 2 loss)" "$(get run/metrics.jsonl 2 loss)"
+check "one thread" train --data good.npz -o run-t1 --steps 6 --clip 1 --threads 1
+check "the same with one thread" "$fixture" same run-t1/checkpoint/6/tensors.safetensors run/checkpoint/6/tensors.safetensors
+check "--reference" train --data good.npz -o run-ref --steps 6 --clip 1 --reference
+check "nearly the same unoptimised" "$fixture" same run-ref/checkpoint/6/tensors.safetensors \
+    run/checkpoint/6/tensors.safetensors 1e-3
+check "frozen stays" train --data good.npz -o run-frozen --steps 2 --freeze '^a[.]' --dump-grads frozen.safetensors
+check "frozen has no gradient" sh -c "! '$fixture' list frozen.safetensors | grep -q '^a[.]'"
+for o in adamw adam sgd; do
+    check "--optimizer $o" train --data same.npz -o run-$o --steps 20 --optimizer $o --lr 0.01
+    check "the loss falls with $o" sh -c "awk -v a=\$('$fixture' get run-$o/metrics.jsonl 2 loss) \
+        -v b=\$('$fixture' get run-$o/metrics.jsonl -1 loss) 'BEGIN { exit !(b < a) }'"
+done
+check "--schedule" train --data good.npz -o run-cos --steps 4 --schedule cosine:warmup=2 --lr 0.01
+check "--schedule: warm-up" equal "$(get run-cos/metrics.jsonl 2 lr)" 0.0050000000000000001
+check "--init-random" train --data good.npz -o run-init --steps 1 --init-random 0.02
+check "--eval" train --data good.npz -o run-eval --steps 4 --eval good.npz --eval-every 2
+check "--eval: a record" contains eval_loss run-eval/metrics.jsonl
+check "--profile" sh -c "'$build/lathe' train $mlp --batch 8 --loss '$ce' --data good.npz -o run-prof --steps 2 --profile | grep -q '%.*ms'"
+
+# ---- train: what it refuses ----------------------------------------------------------------------
+refuse() { # NAME PATTERN OPTIONS...
+    name=$1 pattern=$2
+    shift 2
+    error "train: $name" 2 "$pattern" train -o refused "$@"
+    check "train: $name leaves nothing" absent refused
+}
+refuse "shape" "x" --data shape.npz --steps 1
+refuse "type" "x" --data type.npz --steps 1
+refuse "missing array" "x" --data missing.npz --steps 1
+refuse "missing labels" "labels" --data nolabels.npz --steps 1
+refuse "uneven arrays" "labels" --data uneven.npz --steps 1
+refuse "fewer samples than a batch" "few.npz" --data few.npz --steps 1
+refuse "labels that are no integers" "labels" --data nan-labels.npz --steps 1
+refuse "no such data" "absent.npz" --data absent.npz --steps 1
+refuse "text as data" "text.onnx" --data text.onnx --steps 1
+refuse "unknown option" "--stepz" --data good.npz --stepz 1
+refuse "unknown recipe" "no recipe is called 'fp7'" --data good.npz --recipe fp7
+refuse "unknown optimizer" "no optimizer is called 'magic'" --data good.npz --optimizer magic
+refuse "unknown device" "no device 'tpu'" --data good.npz --device tpu
+refuse "unknown schedule" "zigzag" --data good.npz --schedule zigzag
+refuse "a number that is none" "'many'" --data good.npz --steps many
+refuse "a negative rate" "--lr" --data good.npz --lr -1
+refuse "betas" "--betas" --data good.npz --betas 0.9
+refuse "both --steps and --epochs" "not both" --data good.npz --steps 1 --epochs 1
+refuse "an option without its value" "--lr needs a value" --data good.npz --lr
+refuse "a loss that is none" "" --data good.npz --loss "cross_entropy(nothing, labels)"
+error "train: no data" 2 "--data is missing" lathe train "$mlp"
+error "train: no model" 2 "missing argument" lathe train --data good.npz
+error "train: labels out of range" 2 "99" train --data range.npz --steps 1 -o range
+check "labels out of range: no weights" absent range/model.onnx
+error "train: negative labels" 2 "-3" train --data negative.npz --steps 1 -o range2
+: >file
+error "train: unwritable run directory" 2 "file" train --data good.npz --steps 1 -o file/run
+error "train: the run directory is a file" 2 "file" train --data good.npz --steps 1 -o file
+error "train: resume from nothing" 2 "" train --data good.npz --resume absent
+error "train: resume another model" 2 "" lathe train "$models/conv1.dynamo18.onnx" --data good.npz --resume run
+error "train: resume with too few steps" 2 "already at step 6" train --data good.npz --resume run --steps 3
+error "train: a batch that the file fixes" 2 "fixed" lathe train "$models/mlp.dynamo18.onnx" --data good.npz \
+    --batch 4 --steps 1 --loss "$ce" -o refused
+
+# ---- losses that are not finite ------------------------------------------------------------------
+error "a rate that explodes" 1 "not finite\|NaN\|infinite\|inf" train --data good.npz --optimizer sgd --lr 1e6 \
+    --steps 200 --weight-decay 0 -o run-inf
+grep -q 'node_' err && ok || bad "the diagnostic names an op"
+check "no weights after a failure" absent run-inf/model.onnx
+error "data with NaN" 1 "finite\|NaN" train --data nan.npz --steps 2 -o run-nan
+check "the last record says nan" sh -c "tail -1 run-nan/metrics.jsonl | grep -q '\"loss\":\"nan\"'"
+check "every record is JSON" sh -c "n=0; while read -r l; do n=\$((n+1)); '$fixture' get run-nan/metrics.jsonl \$n '' >/dev/null 2>&1; [ \$? -le 2 ] || exit 1; done < run-nan/metrics.jsonl"
+
+# ---- resume --------------------------------------------------------------------------------------
+full="--data good.npz --steps 10 --schedule cosine:warmup=2 --save-every 5 --keep 0 --seed 7"
+# shellcheck disable=SC2086
+check "an uninterrupted run" train $full -o whole
+cp -r whole half
+rm -r half/checkpoint/10 half/model.onnx
+# shellcheck disable=SC2086
+check "resume" train $full --resume half
+check "resume: the same tensors" "$fixture" same half/checkpoint/10/tensors.safetensors whole/checkpoint/10/tensors.safetensors
+check "resume: the same model" cmp half/model.onnx whole/model.onnx
+losses() { sed 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.*/\1 \2 \3/;1d' "$1" | grep '^[0-9]'; }
+losses whole/metrics.jsonl >a.txt
+losses half/metrics.jsonl | sort -n -u >b.txt
+check "resume: the same metrics" cmp a.txt b.txt
+rm -r half/checkpoint/10
+"$fixture" head half/checkpoint/5/tensors.safetensors -7 short.safetensors
+cp short.safetensors half/checkpoint/5/tensors.safetensors
+# shellcheck disable=SC2086
+error "resume from a damaged checkpoint" 2 "" train $full --resume half
+
+# SIGTERM: a checkpoint, 75, and resumable.
+"$build/lathe" train "$mlp" --data good.npz --batch 8 --loss "$ce" --quiet -o term --steps 100000000 >out 2>err &
+pid=$!
+tries=0
+while [ "$(cat term/metrics.jsonl 2>/dev/null | wc -l)" -lt 5 ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+kill -TERM $pid
+wait $pid
+check "SIGTERM: exit 75" equal $? 75
+check "SIGTERM: weights" test -s term/model.onnx
+last=$(get term/metrics.jsonl -1 step)
+check "SIGTERM: a checkpoint of the last step" test -s "term/checkpoint/$last/state.json"
+check "SIGTERM: resumable" train --data good.npz --resume term --steps $((last + 2))
+check "SIGTERM: goes on where it was" equal "$(get term/metrics.jsonl -1 step)" $((last + 2))
+
+# kill -9 at any moment: only whole checkpoints, and the run goes on.
+for pause in 0.05 0.13 0.22 0.31; do
+    rm -rf killed
+    "$build/lathe" train "$mlp" --data good.npz --batch 8 --loss "$ce" --quiet -o killed --steps 100000000 --save-every 1 \
+        --keep 0 >out 2>err &
+    pid=$!
+    tries=0
+    while [ ! -e killed/checkpoint/1 ] && [ $tries -lt 100 ]; do sleep 0.05; tries=$((tries + 1)); done
+    sleep $pause
+    kill -KILL $pid
+    wait $pid 2>/dev/null
+    whole=1
+    for d in killed/checkpoint/[0-9]*; do
+        case ${d##*/} in *[!0-9]*) continue ;; esac
+        "$fixture" json "$d/state.json" 2>>err && "$fixture" list "$d/tensors.safetensors" >/dev/null 2>>err || whole=0
+    done
+    check "kill -9: checkpoints are whole" equal $whole 1
+    n=$(ls killed/checkpoint | grep -x '[0-9]*' | sort -n | tail -1)
+    check "kill -9: resumable" train --data good.npz --resume killed --steps $((n + 1))
+done
+
+# A full disk.
+mkdir small
+if mount -t tmpfs -o size=100k lathe-test small 2>/dev/null; then
+    mounted=$tmp/small
+    "$fixture" data tokens.npz input_ids:i64:2x16:mod=60 labels:i64:2x16:mod=60
+    lathe train "$models/gpt.dynamo18.onnx" --data tokens.npz --loss "$ce" --steps 2 --quiet -o small/run >out 2>err
+    rc=$?
+    cp err full.err
+    case $rc in 1 | 2) ok ;; *) bad "full disk: exit code $rc" ;; esac
+    check "full disk: says so" contains '^lathe: error: .*small/run.*No space' full.err
+    check "full disk: no half model" absent small/run/model.onnx
+    check "full disk: no half checkpoint" sh -c "! ls small/run/checkpoint | grep -x '[0-9]*'"
+    umount small && mounted=
+else
+    skipped=$((skipped + 1))
+    echo "cli: a full disk cannot be made here; skipped"
+fi
+
+# ---- eval and run --------------------------------------------------------------------------------
+check "eval" sh -c "'$build/lathe' eval $mlp --data good.npz --batch 8 --loss '$ce' > eval.json"
+check "eval: one line of JSON" sh -c "[ \$(wc -l < eval.json) = 1 ] && '$fixture' json eval.json"
+for k in loss accuracy samples; do check "eval: $k" get eval.json 0 $k; done
+check "eval: samples" equal "$(get eval.json 0 samples)" 24
+check "eval a run" sh -c "'$build/lathe' eval whole --data good.npz --batch 8 --loss '$ce' > after.json"
+check "eval: training helped" sh -c "awk -v a=\$('$fixture' get eval.json 0 loss) -v b=\$('$fixture' get after.json 0 loss) \
+    'BEGIN { exit !(b < a) }'"
+check "run" lathe run "$mlp" --data good.npz --batch 8 -o out.npz
+check "run: every output" equal "$("$fixture" list out.npz)" "logits f32[24,5]"
+check "run: a batch that does not divide" lathe run "$mlp" --data good.npz --batch 7 -o out7.npz
+check "run: the same for any batch" "$fixture" same out7.npz out.npz 1e-6
+error "run: an output that cannot be written" 2 "absent/out.npz" lathe run "$mlp" --data good.npz --batch 8 -o absent/out.npz
+error "run: no output" 2 "-o OUT.npz is missing" lathe run "$mlp" --data good.npz
+error "eval: no data" 2 "--data is missing" lathe eval "$mlp"
+error "eval: labels out of range" 2 "99" lathe eval "$mlp" --data range.npz --batch 8 --loss "$ce"
+
+# ---- tokens --------------------------------------------------------------------------------------
+gpt=$root/samples/models/gpt-bytes.onnx
+cat "$root"/include/lathe.h >corpus.txt
+tok="--batch 2 --seq 16 --quiet"
+# shellcheck disable=SC2086
+check "any file as bytes" lathe train "$gpt" --data corpus.txt $tok --steps 2 -o bytes
+check "metrics: tokens_per_s" get bytes/metrics.jsonl -1 tokens_per_s
+# shellcheck disable=SC2086
+check "next_token is the same" lathe train "$gpt" --data corpus.txt $tok --steps 2 --loss "next_token(logits)" -o bytes2
+printf '\001\000\002\000\003\000%.0s' $(seq 200) >ids.bin
+# shellcheck disable=SC2086
+check "16-bit tokens" lathe train "$gpt" --data ids.bin $tok --steps 2 -o bin
+printf '\377\377%.0s' $(seq 200) >big.bin
+# shellcheck disable=SC2086
+error "a token outside the vocabulary" 2 "65535" lathe train "$gpt" --data big.bin $tok --steps 1 -o big
+printf 'ab' >tiny.txt
+# shellcheck disable=SC2086
+error "too few tokens" 2 "tiny.txt" lathe train "$gpt" --data tiny.txt $tok --steps 1 -o tiny
+check "eval of tokens" sh -c "'$build/lathe' eval bytes --data corpus.txt --batch 2 --seq 16 | grep -q accuracy"
+
+# ---- plan ----------------------------------------------------------------------------------------
+check "plan" sh -c "'$build/lathe' plan $mlp --batch 8 --loss '$ce' | grep -q '^memory'"
+check "plan --json" sh -c "'$build/lathe' plan $mlp --batch 8 --loss '$ce' --json > plan.json && '$fixture' json plan.json"
+check "plan: the bytes that training held" equal "$(get plan.json 0 bytes)" "$(get run-adamw/metrics.jsonl -1 memory_bytes)"
+check "plan --memory" sh -c "'$build/lathe' plan $mlp --loss '$ce' --memory 0.01 --batch 8 | grep -q '^largest'"
+check "plan --inference" lathe plan "$mlp" --batch 8 --inference
+error "plan: unknown recipe" 2 "no recipe" lathe plan "$mlp" --batch 8 --recipe none
+
+# ---- dump and opt --------------------------------------------------------------------------------
+d="$mlp --batch 8"
+for after in import fold simplify cse loss grad optimizer dce; do
+    # shellcheck disable=SC2086
+    check "dump --after $after" lathe dump $d --loss "$ce" --after $after -o $after.lir
+    check "opt reads it back" sh -c "'$build/lathe' opt $after.lir > again.lir && cmp $after.lir again.lir"
+done
+check "opt runs passes" sh -c "'$build/lathe' opt import.lir --passes simplify,cse,dce --no-locs | grep -q '^graph'"
+check "opt from standard input" sh -c "'$build/lathe' opt - < import.lir | cmp - import.lir"
+# shellcheck disable=SC2086
+check "dump --stage plan" sh -c "'$build/lathe' dump $d --loss '$ce' --stage plan | grep -q matmul"
+check "dump --after all" sh -c "'$build/lathe' dump $d --loss '$ce' --after all -o passes && ls passes/00-import.lir"
+check "dump --format json" sh -c "'$build/lathe' dump $d --loss '$ce' --format json > dump.json && '$fixture' json dump.json"
+check "dump --format dot" sh -c "'$build/lathe' dump $d --loss '$ce' --format dot | grep -q '^digraph'"
+check "dump --format html" sh -c "'$build/lathe' dump $d --loss '$ce' --format html | grep -qi '<html'"
+check "dump --inference" sh -c "'$build/lathe' dump $d --inference | grep -q matmul"
+error "dump: unknown format" 2 "none of" lathe dump "$mlp" --format pdf
+error "dump: unknown stage" 2 "neither" lathe dump "$mlp" --stage soup
+error "dump: unknown pass" 2 "no pass is called" lathe dump "$mlp" --batch 8 --loss "$ce" --after nothing
+error "dump: an output that cannot be written" 2 "absent/x" lathe dump "$mlp" --batch 8 --loss "$ce" -o absent/x
+error "opt: unknown pass" 2 "no pass is called 'magic'" lathe opt import.lir --passes magic
+printf 'graph @g {\n  %%a = add(%%b, %%b) : f32[]\n}\n' >bad.lir
+error "opt: bad text" 2 "bad.lir:2" lathe opt bad.lir
+error "opt: not text" 2 "$(basename "$mlp")" lathe opt "$mlp"
+
+echo "cli: $passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
+[ $failed = 0 ]
