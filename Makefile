@@ -44,6 +44,7 @@ help:
 	@echo "make unit       unit tests only (TESTS=\"graph text\" for some)"
 	@echo "make golden     the text files of tests/golden; make bless rewrites what they expect"
 	@echo "make models     train the models of tests/models and of MODELS=$(MODELS) against their references"
+	@echo "make conformance  the ONNX node tests in NODE_TESTS=$(NODE_TESTS)"
 	@echo "make cli        the command line, end to end"
 	@echo "make samples    build samples/*.c against an installed copy, as C and as C++"
 	@echo "make install    PREFIX and DESTDIR are respected; make uninstall takes it back"
@@ -100,6 +101,12 @@ $(BUILD)/tests/fixture: tests/tools/fixture.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
 models: $(BUILD)/tests/test_models
 	@$(BUILD)/tests/test_models tests/models $(MODELS)
+NODE_TESTS ?= ../shared/onnx-node-tests.tar.xz
+$(BUILD)/tests/conformance: tests/conformance/conformance.c $(BUILD)/liblathe.a
+	@mkdir -p $(dir $@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
+conformance: $(BUILD)/tests/conformance
+	@BUILD=$(BUILD) tests/conformance/run.sh $(NODE_TESTS)
 cli: $(BUILD)/lathe $(BUILD)/tests/fixture
 	@tests/cli.sh $(BUILD)
 samples: all
@@ -147,6 +154,6 @@ clean:
 	rm -rf build build-*
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_OBJ:.o=.d) $(UNIT_BIN:=.d)
-.PHONY: all help deps check unit golden bless models cli samples test demo install uninstall format wc clean
+.PHONY: all help deps check unit golden bless models conformance cli samples test demo install uninstall format wc clean
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -8,6 +8,11 @@ uint64_t hash_bytes(const void *p, size_t n) {
     return XXH3_64bits(p, n);
 }
 
+struct hash128 hash_bytes128(const void *p, size_t n) {
+    XXH128_hash_t h = XXH3_128bits(p, n);
+    return (struct hash128){h.low64, h.high64};
+}
+
 uint64_t hash_combine(uint64_t a, uint64_t b) {
     uint64_t both[2] = {a, b};
     return XXH3_64bits(both, sizeof both);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* hash.h - the one hash function (XXH3, 64 bit, from libxxhash) and one open-addressing map from u64
+/* hash.h - the one hash function (XXH3 from libxxhash) and one open-addressing map from u64
  * to u32. Iteration over a map is deliberately absent: results must never depend on hash order. */
 #ifndef LATHE_BASE_HASH_H
 #define LATHE_BASE_HASH_H
@@ -9,6 +9,11 @@
 
 uint64_t hash_bytes(const void *p, size_t n);
 uint64_t hash_combine(uint64_t a, uint64_t b);
+/* 128 bits, for names that must not collide. */
+struct hash128 {
+    uint64_t lo, hi;
+};
+struct hash128 hash_bytes128(const void *p, size_t n);
 
 struct map {
     struct arena *arena;

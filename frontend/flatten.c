@@ -449,6 +449,16 @@ static enum status graph_outputs(struct importer *im, struct scope *s, const Onn
     return ST_OK;
 }
 
+uint32_t value_new(struct importer *im, const char *name, val_id val) {
+    uint32_t v = new_value(im, name);
+    if (val.i == 0) return v;
+    struct ivalue *x = iv(im, v);
+    x->kind = VK_TENSOR;
+    x->type = ty(im, val);
+    x->val = val;
+    return v;
+}
+
 enum status flatten_model(struct importer *im) {
     const Onnx__GraphProto *g = im->m->proto->graph;
     struct scope *s = scope_new(im, NULL);
@@ -476,8 +486,8 @@ enum status flatten_model(struct importer *im) {
 }
 
 enum status flatten_subgraph(struct importer *im, const struct inode *at,
-                             const Onnx__GraphProto *sub, struct nodelist *out, uint32_t *outs,
-                             int n) {
+                             const Onnx__GraphProto *sub, const uint32_t *ins, int nin,
+                             struct nodelist *out, uint32_t *outs, int n) {
     if (at->scope->depth >= DEPTH_MAX)
         return diag_error(im->ctx, ST_UNSUPPORTED, at->origin, "subgraphs nest deeper than %d",
                           DEPTH_MAX);
@@ -486,6 +496,8 @@ enum status flatten_subgraph(struct importer *im, const struct inode *at,
                           sub->n_output, n);
     struct scope *s = scope_new(im, at->scope);
     s->prefix = at->origin;
+    for (int i = 0; i < nin && (size_t)i < sub->n_input; i++)
+        bind_name(im, s, sub->input[i]->name, ins[i]);
     for (size_t i = 0; i < sub->n_initializer; i++)
         TRY(add_initializer(im, s, sub->initializer[i], true));
     TRY(flatten_body(im, s, sub->node, sub->n_node, false, out));

@@ -185,8 +185,8 @@ static bool read_term(struct importer *im, const char *s, const char *end, int r
             while (c + 1 < end && c[1] == '.') c++;
             continue;
         }
-        if (t->n == RANK_MAX || term_has(t, *c)) {
-            refuse(im, "a label twice in one operand, or too many labels");
+        if (t->n == RANK_MAX) {
+            refuse(im, "more than %d labels in one operand", RANK_MAX);
             return false;
         }
         t->label[t->n++] = *c;
@@ -196,6 +196,37 @@ static bool read_term(struct importer *im, const char *s, const char *end, int r
         return false;
     }
     return true;
+}
+
+/* A label twice in one operand is its diagonal: with both axes in front and flattened, every
+ * (n+1)-th element. */
+static void term_diagonals(struct importer *im, struct term *t) {
+    for (int j = t->n - 1; j > 0 && !failed(im); j--) {
+        int i = 0;
+        while (t->label[i] != t->label[j]) i++;
+        struct type s = ty(im, t->v);
+        if (i == j) continue;
+        if (!dim_known(s.dims[i]) || !dim_same(s.dims[i], s.dims[j])) {
+            reject(im, ST_SHAPE, "a label twice, with different or symbolic sizes");
+            return;
+        }
+        int64_t perm[RANK_MAX] = {i, j}, steps[RANK_MAX] = {s.dims[i] + 1};
+        dim starts[RANK_MAX] = {0}, flat[RANK_MAX] = {dim_times(im, s.dims[i], s.dims[i])};
+        int label[RANK_MAX] = {t->label[i]}, n = 1;
+        for (int k = 0; k < t->n; k++) {
+            if (k == i || k == j) continue;
+            flat[n] = s.dims[k];
+            label[n] = t->label[k];
+            steps[n] = 1;
+            perm[++n] = k;
+        }
+        t->v = reshape(im, transpose(im, t->v, perm), flat, n);
+        flat[0] = s.dims[i];
+        t->v = slice(im, t->v, starts, flat, steps);
+        t->n = n;
+        memcpy(t->label, label, (size_t)n * sizeof *label);
+        j = t->n;
+    }
 }
 
 /* The result when the equation leaves it out: labels that occur once, in alphabetical order. */
@@ -228,6 +259,7 @@ void h_einsum(struct importer *im, const struct inode *n, int arg) {
         const char *comma = memchr(s, ',', (size_t)(end - s)), *stop = comma ? comma : end;
         t[count].v = get(im, n, count);
         if (failed(im) || !read_term(im, s, stop, ty(im, t[count].v).rank, 0, &t[count])) return;
+        term_diagonals(im, &t[count]);
         for (int i = 0; i < t[count].n; i++)
             if (t[count].label[i] >= 256 && t[count].label[i] - 255 > dots)
                 dots = t[count].label[i] - 255;

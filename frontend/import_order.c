@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* import_order.c - handlers of ops about order along an axis: TopK, Hardmax, and the windows over
- * channels of LRN. There is no sorting op: an element's rank is the number of elements that go
- * before it, which costs the square of the axis. */
+/* import_order.c - handlers of ops about order along an axis: TopK, Hardmax, ReverseSequence,
+ * CenterCropPad and the windows over channels of LRN. There is no sorting op: an element's rank is
+ * the number of elements that go before it, which costs the square of the axis. */
 #include "frontend/importer.h"
 #include <math.h>
 
@@ -113,4 +113,64 @@ void h_lrn(struct importer *im, const struct inode *n, int arg) {
                    node_float(n, "bias", 1));
     val_id down = op_2(im, OP_pow, sum, scalar(im, t.dtype, node_float(n, "beta", 0.75)));
     set_out(im, n, 0, op_2(im, OP_div, x, down));
+}
+
+/* The first lengths[b] elements of the time axis in reverse order, the others as they are. */
+void h_reverse_sequence(struct importer *im, const struct inode *n, int arg) {
+    (void)arg;
+    val_id x = get(im, n, 0), len = cast_to(im, get(im, n, 1), DT_i64);
+    struct type t = ty(im, x);
+    int64_t time = node_int(n, "time_axis", 0), batch = node_int(n, "batch_axis", 1);
+    if (failed(im) || !axis_fix(im, &time, t.rank) || !axis_fix(im, &batch, t.rank)) return;
+    if (time == batch || ty(im, len).rank != 1 || !dim_same(ty(im, len).dims[0], t.dims[batch])) {
+        reject(im, ST_SHAPE, "there must be one length for each element of the batch axis");
+        return;
+    }
+    dim shape[RANK_MAX];
+    for (int i = 0; i < t.rank; i++) shape[i] = i == batch ? t.dims[batch] : 1;
+    len = reshape(im, len, shape, t.rank);
+    val_id at = axis_iota(im, DT_i64, t.dims[time], (int)time, t.rank);
+    val_id back = op_2(im, OP_sub, shift_by(im, len, -1), at);
+    val_id idx = op_3(im, OP_where, op_2(im, OP_lt, at, len), back, at);
+    val_id in[2] = {x, expand(im, idx, t.dims, t.rank)};
+    struct attr a = {.key = ATTR_axis, .i = time};
+    set_out(im, n, 0, add_node(im, OP_gather_elements, in, 2, &a, 1));
+}
+
+/* Each axis cropped or padded with zeros to the size asked for, around its centre. */
+void h_center_crop_pad(struct importer *im, const struct inode *n, int arg) {
+    (void)arg;
+    val_id x = get(im, n, 0);
+    struct type t = ty(im, x);
+    const int64_t *want;
+    int64_t count, low[RANK_MAX] = {0}, high[RANK_MAX] = {0};
+    int given;
+    const int64_t *axes = node_ints(n, "axes", &given);
+    dim starts[RANK_MAX] = {0};
+    if (failed(im)) return;
+    if (!known_numbers(im, n, 1, &want, &count)) {
+        refuse(im, "a shape that is computed at run time");
+        return;
+    }
+    if (count != (axes ? given : t.rank)) {
+        reject(im, ST_SHAPE, "%lld sizes, expected one for each axis", (long long)count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        int64_t axis = axes ? axes[i] : i;
+        if (!axis_fix(im, &axis, t.rank)) return;
+        dim have = t.dims[axis];
+        if (!dim_known(have) || want[i] < 0 || want[i] > INT32_MAX) {
+            refuse(im, "a symbolic, negative or huge size");
+            return;
+        }
+        if (have > want[i]) {
+            starts[axis] = (have - want[i]) / 2;
+            t.dims[axis] = want[i];
+        } else {
+            low[axis] = (want[i] - have) / 2;
+            high[axis] = want[i] - have - low[axis];
+        }
+    }
+    set_out(im, n, 0, pad(im, slice(im, x, starts, t.dims, NULL), low, high, NULL, 0));
 }

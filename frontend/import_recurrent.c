@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-/* import_recurrent.c - RNN, GRU and LSTM, unrolled over time: the input's part of all steps is one
- * product, then each step is a small product with the state and elementwise gates. Formulas, gate
- * order and layouts are those of the ONNX operator specification. Sequence lengths freeze the state
- * of a sample beyond its end and put zeros into Y there. */
+/* import_recurrent.c - layers with a state over time: CausalConvWithState, and RNN, GRU and LSTM
+ * unrolled: the input's part of all steps is one product, then each step is a small product with
+ * the state and elementwise gates. Formulas, gate order and layouts are those of the ONNX operator
+ * specification. Sequence lengths freeze the state of a sample beyond its end and put zeros into Y
+ * there. */
 #include "frontend/importer.h"
 #include <string.h>
 
@@ -242,4 +243,36 @@ void h_recurrent(struct importer *im, const struct inode *n, int cell) {
     if (has_out(n, 0)) set_out(im, n, 0, concat(im, step, (int)r.steps, batch_first));
     if (has_out(n, 1)) set_out(im, n, 1, concat(im, h, dirs, batch_first));
     if (has_out(n, 2) && r.cell == LSTM) set_out(im, n, 2, concat(im, c, dirs, batch_first));
+}
+
+/* A depthwise convolution over time that sees the past only. Its first steps read the state, which
+ * is what the window leaves behind: the last k-1 inputs. */
+void h_causal_conv(struct importer *im, const struct inode *n, int arg) {
+    (void)arg;
+    val_id x = get(im, n, 0), w = get(im, n, 1);
+    struct type t = ty(im, x), wt = ty(im, w);
+    bool silu = node_str_is(n, "activation", "silu") || node_str_is(n, "activation", "swish");
+    if (failed(im)) return;
+    if (t.rank != 3 || wt.rank != 3 || !dim_known(wt.dims[2]) || wt.dims[2] < 1 ||
+        !dim_known(wt.dims[0])) {
+        reject(im, ST_SHAPE, "operands must be [B,C,L] and [C,1,k]");
+        return;
+    }
+    if (node_has(n, "activation") && !silu && !node_str_is(n, "activation", "none")) {
+        refuse(im, "this activation");
+        return;
+    }
+    int64_t keep = wt.dims[2] - 1, one = 1, none[2] = {0, 0};
+    dim past[3] = {t.dims[0], t.dims[1], keep};
+    val_id parts[2] = {has_in(n, 3) ? get(im, n, 3) : full(im, t.dtype, past, 3, 0), x};
+    val_id all = keep ? concat(im, parts, 2, 2) : x;
+    val_id in[2] = {all, w};
+    struct attr a[4] = {{.key = ATTR_strides, .list = &one, .n = 1},
+                        {.key = ATTR_pads, .list = none, .n = 2},
+                        {.key = ATTR_dilations, .list = &one, .n = 1},
+                        {.key = ATTR_groups, .i = wt.dims[0]}};
+    val_id y = add_node(im, OP_conv, in, 2, a, 4);
+    if (has_in(n, 2)) y = op_2(im, OP_add, y, unsqueeze(im, get(im, n, 2), 1));
+    set_out(im, n, 0, silu ? op_1(im, OP_silu, y) : y);
+    if (has_out(n, 1)) set_out(im, n, 1, slice_axis(im, all, 2, t.dims[2], keep));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* import_shape.c - handlers of ops that change shapes or element types, of fills and of If. Shapes
+/* import_shape.c - handlers of ops that change shapes or element types and of fills. Shapes
  * must be known at import, as numbers or symbols; a shape that depends on data is refused. */
 #include "frontend/importer.h"
 #include <string.h>
@@ -383,39 +383,7 @@ void h_depth_space(struct importer *im, const struct inode *n, int to_space) {
     set_out(im, n, 0, reshape(im, transpose(im, reshape(im, x, s1, 6), perm), s2, 4));
 }
 
-/* ---- control flow -------------------------------------------------------------------------- */
-/* If with a condition that shape arithmetic settles: the branch taken becomes part of the graph. */
-void h_if(struct importer *im, const struct inode *n, int arg) {
-    (void)arg;
-    const int64_t *c;
-    int64_t count;
-    if (!known_numbers(im, n, 0, &c, &count) || count != 1) {
-        refuse(im, "a condition that is computed at run time");
-        return;
-    }
-    const Onnx__AttributeProto *a = node_attr(n, c[0] ? "then_branch" : "else_branch");
-    if (!a || !a->g) {
-        reject(im, ST_PARSE, "the branch is missing");
-        return;
-    }
-    struct nodelist *list = ARENA_NEW(im->a, struct nodelist);
-    uint32_t *outs = ARENA_ARRAY(im->a, uint32_t, (size_t)n->nout);
-    im->st = flatten_subgraph(im, n, a->g, list, outs, n->nout);
-    if (failed(im)) return;
-    lower_nodes(im, list);
-    im->n = n;
-    im->refused = false;
-    for (int i = 0; i < n->nout && !failed(im); i++) {
-        if (!has_out(n, i)) continue;
-        struct ivalue *from = iv(im, outs[i]), *to = iv(im, n->out[i]);
-        const char *name = to->name;
-        const struct inode *producer = to->producer;
-        *to = *from;
-        to->name = name;
-        to->producer = producer;
-    }
-}
-
+/* ---- what is refused by name ---------------------------------------------------------------- */
 void h_constant(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
     const Onnx__AttributeProto *a = n->nattrs > 0 ? n->attrs[0] : NULL;
@@ -431,8 +399,6 @@ void h_refuse(struct importer *im, const struct inode *n, int arg) {
         "Lathe has no sorting op",
         "Lathe has no resampling op",
         "the result's shape depends on data",
-        "loops are not unrolled",
-        "recurrent layers are not implemented",
         "random numbers in a forward graph; only Dropout is known",
         "quantized arithmetic is not a training graph",
         "the shape of something that is no tensor",

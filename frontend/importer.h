@@ -140,10 +140,13 @@ const struct handler *handler_find(const char *domain, const char *op);
 /* ---- flatten.c ------------------------------------------------------------------------------ */
 struct ivalue *iv(struct importer *im, uint32_t v);
 enum status flatten_model(struct importer *im) MUST_USE;
-/* Append a subgraph's nodes to `out`; its outputs become `outs` (n of them). */
+/* Append a subgraph's nodes to `out`: `ins` (nin of them) are its inputs, its outputs become `outs`
+ * (n of them). */
 enum status flatten_subgraph(struct importer *im, const struct inode *at,
-                             const Onnx__GraphProto *sub, struct nodelist *out, uint32_t *outs,
-                             int n) MUST_USE;
+                             const Onnx__GraphProto *sub, const uint32_t *ins, int nin,
+                             struct nodelist *out, uint32_t *outs, int n) MUST_USE;
+/* A value that no node of the file computes: the tensor `val`, or nothing yet when it is none. */
+uint32_t value_new(struct importer *im, const char *name, val_id val);
 /* Call `seen` for every outer value that a subgraph reads. */
 void flatten_captures(struct importer *im, const struct scope *s, const Onnx__GraphProto *g,
                       int depth, void (*seen)(struct importer *im, uint32_t v));

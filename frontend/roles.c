@@ -29,6 +29,7 @@ const char *slot_role(const struct inode *n, int slot) {
         {"InstanceNormalization", {NULL, "scale", "bias"}},
         {"GroupNormalization", {NULL, "scale", "bias"}},
         {"PRelu", {NULL, "slope"}},
+        {"CausalConvWithState", {NULL, "weight", "bias"}},
         {"RNN", {NULL, "weight", "weight", "bias"}},
         {"GRU", {NULL, "weight", "weight", "bias"}},
         {"LSTM", {NULL, "weight", "weight", "bias"}},

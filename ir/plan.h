@@ -173,6 +173,7 @@ struct plan_launch {
     int nattrs;
     buf_id workspace;            /* {0}: none */
     uint32_t first_call, ncalls; /* CUDA: into plan.calls */
+    int64_t work_bytes;          /* CUDA: what the workspace has to hold */
     str_id origin;               /* "; "-separated ONNX node names */
     struct cost cost;
 };
@@ -183,15 +184,17 @@ const int64_t *launch_ints(const struct plan_launch *l, enum attr_key k, int *n)
 /* ---- CUDA ------------------------------------------------------------------------------------
  * A plan made for a GPU says for each launch which kernels to start, all shapes and strides baked
  * into their configuration, so that a call's arguments are pointers alone: the operands' first
- * elements, the results', the workspace (NULL when there is none). Kernels with equal text are one
- * kernel. A launch without calls is a library product (cuBLASLt, cuDNN): its kind says which. */
+ * elements, the results', the workspace when the launch has one, and the launch's fault word (u64,
+ * all ones before a step; the least of position << 24 | index + 2^23 of bad indices, the index cut
+ * to 24 bits). All calls of a launch get the same arguments and run in order. Kernels with equal
+ * text are one kernel. A launch without calls is a library product: its kind says which. */
 struct plan_kernel {
     str_id entry;       /* extern "C" name */
     str_id file;        /* embedded source file, e.g. "group.cu" */
     const char *config; /* generated header "config.cuh": #defines */
     const char
         *body;    /* generated header "body.cuh": device functions, "" when the file needs none */
-    uint64_t key; /* hash of file name, config and body */
+    uint64_t key; /* hash of file name, config and body without its #line lines */
 };
 struct plan_call {
     uint32_t kernel;                 /* index into plan.kernels */

@@ -3,7 +3,6 @@
  * program, so a malformed one is a bug; the messages are for whoever wrote the row. */
 #include "passes/rewrite_rules.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct reader {
@@ -59,12 +58,25 @@ static int new_term(struct reader *r, enum term_kind kind) {
     return c->nterms++;
 }
 
+/* [-]digits[.digits] or [-]inf, whatever the locale says; few digits, so the quotient is exact. */
 static bool read_number(const char *w, double *x) {
-    char *end;
-    bool number =
-        strcmp(w, "inf") == 0 || strcmp(w, "-inf") == 0 || strspn(w, "+-0123456789.e") == strlen(w);
-    *x = strtod(w, &end);
-    return number && end != w && *end == '\0';
+    bool negative = *w == '-';
+    double digits = 0, scale = 1;
+    w += negative;
+    size_t whole = strspn(w, "0123456789");
+    size_t rest = w[whole] == '.' ? 1 + strspn(w + whole + 1, "0123456789") : 0;
+    if (strcmp(w, "inf") == 0) {
+        *x = negative ? -INFINITY : INFINITY;
+        return true;
+    }
+    if (whole == 0 || w[whole + rest] != '\0' || whole + rest > 15) return false;
+    for (size_t k = 0; k < whole + rest; k++) {
+        if (k == whole) continue;
+        digits = digits * 10 + (w[k] - '0');
+        if (k > whole) scale *= 10;
+    }
+    *x = (negative ? -1 : 1) * digits / scale;
+    return true;
 }
 
 /* {key=word,...} */

@@ -7,6 +7,7 @@
 #include "base/diag.h"
 #include "ir/plan_work.h"
 #include "runtime/cpu.h"
+#include "runtime/finite.h"
 #include <stdatomic.h>
 
 struct cpu_exec {
@@ -97,9 +98,6 @@ enum status cpu_sgd(struct cpu_job *j) MUST_USE;
 enum status cpu_adam(struct cpu_job *j) MUST_USE;
 
 /* Every float result without NaN or infinity that its operands did not have. */
-struct finite_kinds {
-    bool nan, inf;
-};
 struct finite_kinds cpu_scan_operands(struct cpu_job *j);
 enum status cpu_check_results(struct cpu_job *j, struct finite_kinds operands) MUST_USE;
 

@@ -113,17 +113,21 @@ static void product_task(void *arg, int64_t index, int thread) {
                  tile % p->tiles_n * p->tile_n);
 }
 
-/* Tiles of at least about a million operations, about 16 of them when there is that much work. */
+/* BLAS packs its operands again for every tile, so tiles are wide and large: 8 where there is
+ * enough work, of no less than LEAST elements. (Measured: 256 x 1536 beats 512 x 384 by a tenth on
+ * AVX2.) */
 static void choose_tiles(struct product *p) {
-    enum { STEP = 16, ENOUGH = 16 };
+    enum { STEP = 16, ENOUGH = 8, ROWS = 256, LEAST = 160 * 1024 };
     const double least = 2e6;
-    p->tile_m = i64_min(p->m, 512), p->tile_n = i64_min(p->n, 1024);
+    p->tile_m = i64_min(p->m, 512), p->tile_n = i64_min(p->n, 1536);
     for (;;) {
         int64_t tiles = ceil_div(p->m, p->tile_m) * ceil_div(p->n, p->tile_n) * p->batch;
         double work = 2.0 * (double)p->tile_m * (double)p->tile_n * (double)p->k;
-        int64_t *longer = p->tile_m >= p->tile_n ? &p->tile_m : &p->tile_n;
-        if (tiles >= ENOUGH || work < 2 * least || *longer < 4 * STEP) break;
-        *longer = ceil_div(*longer, 2 * STEP) * STEP;
+        bool large = p->tile_m * p->tile_n >= 2 * LEAST;
+        int64_t *split = p->tile_m >= 2 * ROWS || p->tile_m >= p->tile_n ? &p->tile_m : &p->tile_n;
+        if (tiles >= ENOUGH || work < 2 * least || *split < 4 * STEP) break;
+        if (!large && tiles > 1) break;
+        *split = ceil_div(*split, 2 * STEP) * STEP;
     }
     p->tiles_m = ceil_div(p->m, p->tile_m);
     p->tiles_n = ceil_div(p->n, p->tile_n);

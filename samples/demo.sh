@@ -19,10 +19,10 @@ run=$build/demo/run-$n
 
 echo "training samples/models/gpt-bytes.onnx on $((bytes - held)) bytes of C, $steps steps"
 "$build/lathe" train samples/models/gpt-bytes.onnx --data "$build/demo/corpus.txt" -o "$run" \
-    --batch 16 --seq 128 --lr 1e-3 --schedule cosine:warmup=10,floor=0.1 --clip 1 --steps "$steps" \
+    --batch 16 --seq 128 --lr 2e-3 --schedule cosine:warmup=10,floor=0.1 --clip 1 --steps "$steps" \
     --eval "$build/demo/held-out.txt"
 
-awk -F'"loss":' 'NF > 1 { split($2, a, ","); if (!first) first = a[1]; last = a[1] } END {
+awk -F'"loss":' '/^{"step":/ && NF > 1 { split($2, a, ","); if (!first) first = a[1]; last = a[1] } END {
     printf "\nThe loss fell from %.3f to %.3f nats per byte", first, last
     printf " (8 bits of chance are 5.545).\n" }' "$run/metrics.jsonl"
 cat <<END
@@ -30,7 +30,7 @@ The run is in $run: metrics.jsonl, TensorBoard events, checkpoint/, model.onnx.
 What to type next:
   $build/lathe eval $run --data $build/demo/held-out.txt --batch 16 --seq 128
   $build/lathe train samples/models/gpt-bytes.onnx --data $build/demo/corpus.txt --batch 16 --seq 128 \\
-      --lr 3e-4 --steps $((steps * 2)) --resume $run
+      --lr 5e-4 --steps $((steps * 2)) --resume $run
   tensorboard --logdir $build/demo
   $build/lathe info $run/model.onnx
 END

@@ -7,6 +7,7 @@ usage: export_gpt.py OUT.onnx [LAYERS WIDTH HEADS CONTEXT VOCAB [BATCH]]
 With BATCH the shapes are fixed; without it batch and sequence stay symbolic."""
 import sys
 
+import onnx
 import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -34,3 +35,12 @@ shapes = None if batch else ({0: torch.export.Dim("batch"), 1: torch.export.Dim(
 torch.onnx.export(Logits(model).eval(), (ids,), out, dynamo=True, external_data=False,
                   input_names=["input_ids"], output_names=["logits"], opset_version=18,
                   dynamic_shapes=shapes)
+# Stack traces of the exporting machine are of no use to anybody else.
+proto = onnx.load(out)
+del proto.graph.metadata_props[:], proto.metadata_props[:]
+for node in proto.graph.node:
+    del node.metadata_props[:]
+    node.doc_string = ""
+for value in [*proto.graph.input, *proto.graph.output, *proto.graph.value_info, *proto.graph.initializer]:
+    del value.metadata_props[:]
+onnx.save(proto, out)

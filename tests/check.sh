@@ -18,7 +18,7 @@ verdict() { if [ "$1" = 0 ]; then ok; else bad "$2"; fi; }
 library="base ir frontend passes codegen runtime"
 sources=$(find include $library driver tests samples -name '*.c' -o -name '*.h' | LC_ALL=C sort)
 all=$(find Makefile include $library driver tests samples .ci -type f \
-    \( -name Makefile -o -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.sh' -o -name '*.awk' \
+    \( -name Makefile -o -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.inc' -o -name '*.sh' -o -name '*.awk' \
     -o -name '*.py' -o -name '*.proto' -o -name '*.cu' -o -name '*.cuh' -o -name run \) | LC_ALL=C sort)
 
 # ---- the include rule, and that the rule can fail -------------------------------------------------

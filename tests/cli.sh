@@ -215,6 +215,7 @@ refuse "betas" "--betas" --data good.npz --betas 0.9
 refuse "both --steps and --epochs" "not both" --data good.npz --steps 1 --epochs 1
 refuse "an option without its value" "--lr needs a value" --data good.npz --lr
 refuse "a loss that is none" "" --data good.npz --loss "cross_entropy(nothing, labels)"
+refuse "nothing left to train" "no parameter to train" --data good.npz --steps 1 --freeze .
 error "train: no data" 2 "--data is missing" lathe train "$mlp"
 error "train: no model" 2 "missing argument" lathe train --data good.npz
 error "train: labels out of range" 2 "99" train --data range.npz --steps 1 -o range
