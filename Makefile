@@ -80,6 +80,12 @@ UNIT_BIN := $(TESTS:%=$(BUILD)/tests/test_%)
 $(BUILD)/tests/test_%: tests/unit/test_%.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a -lcheck -lsubunit -lrt $(LIBS)
+# A driver on host memory for test_cuda; the names are those that the backend opens.
+FAKE_CUDA := $(BUILD)/tests/fake/libcuda.so.1 $(BUILD)/tests/fake/libcublasLt.so.13
+$(FAKE_CUDA): tests/tools/fake_cuda.c runtime/cuda/cuda_api.h
+	@mkdir -p $(dir $@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
+$(BUILD)/tests/test_cuda: | $(FAKE_CUDA)
 unit: $(UNIT_BIN)
 	@tests/unit.sh $(UNIT_BIN)
 
@@ -119,6 +125,11 @@ demo:
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/lathe
 	@samples/demo.sh $(BUILD)
 
+# Runs where a GPU is: make gpu here, carry the binary, then gpu_test DIR..
+$(BUILD)/gpu_test: tests/gpu/gpu_test.c $(BUILD)/liblathe.a
+	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
+gpu: $(BUILD)/gpu_test
+
 # ---- installing ------------------------------------------------------------------------------------
 SOVERSION := 0
 INCLUDEDIR ?= $(PREFIX)/include
@@ -154,6 +165,5 @@ clean:
 	rm -rf build build-*
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_OBJ:.o=.d) $(UNIT_BIN:=.d)
-.PHONY: all help deps check unit golden bless models conformance cli samples test demo install uninstall format wc clean
+.PHONY: all help deps check unit golden bless gpu models conformance cli samples test demo install uninstall format wc clean
 .DELETE_ON_ERROR:
-.SECONDARY:

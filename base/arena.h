@@ -31,7 +31,7 @@ void arena_reset(struct arena *a);
 void *arena_alloc(struct arena *a, size_t size);
 /* The same for `n` elements of `size` bytes, overflow-checked. */
 void *arena_array(struct arena *a, size_t n, size_t size);
-#define ARENA_NEW(a, T) ((T *)arena_alloc((a), sizeof(T)))
+#define ARENA_NEW(a, T)      ((T *)arena_alloc((a), sizeof(T)))
 #define ARENA_ARRAY(a, T, n) ((T *)arena_array((a), (n), sizeof(T)))
 
 char *arena_strdup(struct arena *a, const char *s);

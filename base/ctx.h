@@ -3,10 +3,10 @@
  * point for the two faults that unwind. Not a place for tensors, graphs or options.
  *
  * Errors come in three kinds. A user error is a status plus a diagnostic. Running out of memory and
- * a broken invariant unwind by longjmp to `ctx->landing`, which an API entry point (or a test) sets;
- * this leaks nothing because all memory of a call hangs off arenas, and the few other resources are
- * registered with arena_defer. A context is used by one thread at a time; worker threads never
- * allocate from it and never unwind. */
+ * a broken invariant unwind by longjmp to `ctx->landing`, which an API entry point (or a test)
+ * sets; this leaks nothing because all memory of a call hangs off arenas, and the few other
+ * resources are registered with arena_defer. A context is used by one thread at a time; worker
+ * threads never allocate from it and never unwind. */
 #ifndef LATHE_BASE_CTX_H
 #define LATHE_BASE_CTX_H
 
@@ -25,11 +25,11 @@ struct ctx {
     void (*report)(void *user, enum severity sev, enum status code, const char *origin,
                    const char *message);
     void *report_user;
-    jmp_buf *landing;       /* where OUT_OF_MEMORY and INTERNAL unwind to; must be set */
-    enum status unwound;    /* which of the two it was */
-    size_t bytes_in_use;    /* allocator bytes now, and the highest so far */
+    jmp_buf *landing;    /* where OUT_OF_MEMORY and INTERNAL unwind to; must be set */
+    enum status unwound; /* which of the two it was */
+    size_t bytes_in_use; /* allocator bytes now, and the highest so far */
     size_t bytes_peak;
-    unsigned errors;        /* diagnostics of severity ERROR reported so far */
+    unsigned errors; /* diagnostics of severity ERROR reported so far */
 };
 
 /* A context on malloc/free with diagnostics dropped and no landing. */

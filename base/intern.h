@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* intern.h - byte strings to small ids, so that names compare as integers. Id 0 is the empty string.
- * Strings may hold any bytes but NUL. */
+/* intern.h - byte strings to small ids, so that names compare as integers. Id 0 is the empty
+ * string. Strings may hold any bytes but NUL. */
 #ifndef LATHE_BASE_INTERN_H
 #define LATHE_BASE_INTERN_H
 

@@ -29,7 +29,8 @@ enum status sys_write_begin(struct arena *a, const char *path, struct sys_writer
 enum status sys_write(struct sys_writer *w, const void *p, size_t n) MUST_USE;
 enum status sys_write_commit(struct sys_writer *w) MUST_USE;
 void sys_write_abort(struct sys_writer *w);
-FILE *sys_writer_file(struct sys_writer *w); /* the underlying stream, for libraries that want one */
+FILE *
+sys_writer_file(struct sys_writer *w); /* the underlying stream, for libraries that want one */
 const char *sys_writer_path(const struct sys_writer *w); /* its temporary path */
 /* All of the above in one call. */
 enum status sys_write_file(struct ctx *c, const char *path, const void *p, size_t n) MUST_USE;
@@ -47,9 +48,9 @@ bool sys_exists(const char *path);
 const char *sys_dirname(struct arena *a, const char *path);
 const char *sys_basename(const char *path);
 
-double sys_seconds(void);     /* monotonic */
+double sys_seconds(void);      /* monotonic */
 double sys_wall_seconds(void); /* since 1970 */
-int sys_cpu_count(void);      /* CPUs this process may run on, at least 1 */
+int sys_cpu_count(void);       /* CPUs this process may run on, at least 1 */
 
 /* A shared library, closed when the arena is reset; NULL (no diagnostic) when absent. */
 void *sys_dlopen(struct arena *a, const char *name);

@@ -491,6 +491,9 @@ enum status flatten_subgraph(struct importer *im, const struct inode *at,
     if (at->scope->depth >= DEPTH_MAX)
         return diag_error(im->ctx, ST_UNSUPPORTED, at->origin, "subgraphs nest deeper than %d",
                           DEPTH_MAX);
+    if (im->norder++ > NODES_MAX)
+        return diag_error(im->ctx, ST_UNSUPPORTED, at->origin,
+                          "writing out the model's loops gives more than %d nodes", NODES_MAX);
     if ((size_t)n > sub->n_output)
         return diag_error(im->ctx, ST_PARSE, at->origin, "a branch has %zu outputs, %d are used",
                           sub->n_output, n);

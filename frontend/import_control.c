@@ -75,7 +75,7 @@ static bool keep_step(struct importer *im, struct loop *l, int64_t t) {
             return false;
         }
     for (int k = 0; k < l->scans; k++)
-        l->parts[k * STEPS_MAX + t] =
+        l->parts[(int64_t)k * STEPS_MAX + t] =
             read_value(im, l->out[l->lead + l->states + k], (struct onnx_use){NODE_INNER, 0});
     return !failed(im);
 }
@@ -111,11 +111,11 @@ static void stack(struct importer *im, const struct inode *n, struct loop *l, in
         return;
     }
     val_id *step = ARENA_ARRAY(im->a, val_id, (size_t)l->steps);
-    int rank = ty(im, l->parts[k * STEPS_MAX]).rank + 1;
+    int rank = ty(im, l->parts[(int64_t)k * STEPS_MAX]).rank + 1;
     if (!axis_fix(im, &axis, rank)) return;
     for (int64_t t = 0; t < l->steps; t++)
         step[reverse ? l->steps - 1 - t : t] =
-            unsqueeze(im, l->parts[k * STEPS_MAX + t], (int)axis);
+            unsqueeze(im, l->parts[(int64_t)k * STEPS_MAX + t], (int)axis);
     set_out(im, n, slot, concat(im, step, (int)l->steps, (int)axis));
 }
 

@@ -69,6 +69,8 @@ static val_id squash(struct importer *im, const struct recurrent *r, int which, 
 
 /* Part `d` of axis 0, without that axis. */
 static val_id part_of(struct importer *im, val_id x, int d) {
+    if (!failed(im) && ty(im, x).rank < 2)
+        reject(im, ST_SHAPE, "weights and states must begin with the directions");
     return squeeze(im, slice_axis(im, x, 0, d, 1), 0);
 }
 
@@ -202,7 +204,8 @@ static bool read_node(struct importer *im, const struct inode *n, struct recurre
     if (node_int(n, "layout", 0)) r->x = swap_axes(im, r->x, 0, 1);
     t = ty(im, r->x);
     if (failed(im)) return false;
-    if (t.rank != 3 || w.rank != 3 || !dim_known(w.dims[2]) || w.dims[2] < 1) {
+    if (t.rank != 3 || w.rank != 3 || !dim_known(w.dims[2]) || w.dims[2] < 1 ||
+        w.dims[2] > INT32_MAX) {
         reject(im, ST_SHAPE, "X must be [steps, batch, size] and R [directions, .., hidden]");
         return false;
     }

@@ -10,7 +10,7 @@ enum mode { NEAREST, LINEAR, CUBIC };
 enum coord { HALF_PIXEL, HALF_SYMMETRIC, PYTORCH_HALF, ALIGN_CORNERS, ASYMMETRIC, CROP };
 enum rounding { PREFER_FLOOR, PREFER_CEIL, FLOOR, CEIL };
 
-enum { CELLS_MAX = 1 << 24 }; /* of one weight matrix */
+enum { CELLS_MAX = 1 << 24 }; /* of one index list or weight matrix */
 
 struct resize {
     enum mode mode;
@@ -281,6 +281,11 @@ void h_resize(struct importer *im, const struct inode *n, int arg) {
                                          : sizes_by_scale(im, n, &t, &r)))
         return;
     if (r.coord == CROP && !read_floats(im, n, 1, 2 * (int64_t)r.n, &roi)) return;
+    for (int i = 0; i < 2 * r.n && roi; i++)
+        if (!(fabs(roi[i]) < 1e6)) {
+            reject(im, ST_SHAPE, "a region that reaches to %g", roi[i]);
+            return;
+        }
     for (int i = 0; i < r.n && roi; i++) {
         r.from[r.axes[i]] = roi[i];
         r.to[r.axes[i]] = roi[r.n + i];
@@ -294,6 +299,7 @@ void h_resize(struct importer *im, const struct inode *n, int arg) {
         bool whole = r.size[axis] == t.dims[axis] && r.scale[axis] == 1 && r.coord != CROP;
         if (whole) continue;
         if (t.dims[axis] < 1) reject(im, ST_SHAPE, "an axis without elements");
+        if (r.size[axis] > CELLS_MAX) refuse(im, "%lld elements", (long long)r.size[axis]);
         if (failed(im)) return;
         x = r.mode == NEAREST ? lookup_axis(im, x, &r, axis) : blend_axis(im, x, &r, axis);
     }

@@ -164,7 +164,8 @@ static enum verdict judge(struct importer *im, const struct users *u, const bool
     int64_t count = type_count(&w->t.type);
     enum record rec = record_of(im, w->t.name);
     const char *role = first_role(w), *hint;
-    if (w->bound || !dtype_is_float(w->t.type.dtype) || (w->uses.n == 0 && !w->captured) || count == 0)
+    if (w->bound || !dtype_is_float(w->t.type.dtype) || (w->uses.n == 0 && !w->captured) ||
+        count == 0)
         return W_CONST;
     if (always_used_as(w, "BatchNormalization", 3, 4)) {
         w->why = arena_printf(im->a, "running statistic of BatchNormalization '%s'",

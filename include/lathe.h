@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lathe.h - training of ONNX models from C and C++. What is not in this header is not API.
  *
- * Three objects. A *context* holds the allocator, the diagnostics sink and the worker threads. A *model* is an
- * ONNX file, imported, with a decision for every tensor in it. A *trainer* is a model compiled for training:
- * loss, gradients, optimizer and memory planned; each step takes one batch and returns the loss.
+ * Three objects. A *context* holds the allocator, the diagnostics sink and the worker threads. A
+ * *model* is an ONNX file, imported, with a decision for every tensor in it. A *trainer* is a model
+ * compiled for training: loss, gradients, optimizer and memory planned; each step takes one batch
+ * and returns the loss.
  *
  *     lathe_context *ctx;  lathe_model *model;  lathe_trainer *trainer;
  *     lathe_context_create(NULL, &ctx);
@@ -18,15 +19,17 @@
  *     lathe_trainer_step(trainer, &s);              // s.loss
  *     lathe_trainer_export(trainer, "trained.onnx");
  *
- * Errors. Every function returns a status; the story is told to the context's `report` callback: one line, with the
- * ONNX node or file it is about. Outputs are set to NULL on failure. Nothing exits, aborts, prints or reads the
- * environment.
+ * Errors. Every function returns a status; the story is told to the context's `report` callback:
+ * one line, with the ONNX node or file it is about. Outputs are set to NULL on failure. Nothing
+ * exits, aborts, prints or reads the environment.
  *
- * Ownership. What a function hands out through a `**out` parameter is the caller's to destroy, in the order trainer,
- * model, context; destroying NULL does nothing. Tensor views and strings are borrowed; each says until when.
+ * Ownership. What a function hands out through a `**out` parameter is the caller's to destroy, in
+ * the order trainer, model, context; destroying NULL does nothing. Tensor views and strings are
+ * borrowed; each says until when.
  *
- * Threads. A context and everything made from it is used by one thread at a time; different contexts are
- * independent. Worker threads belong to the context. Results are bit-identical for any number of threads.
+ * Threads. A context and everything made from it is used by one thread at a time; different
+ * contexts are independent. Worker threads belong to the context. Results are bit-identical for any
+ * number of threads.
  *
  * Option structs start with their size; use the _INIT macros. Fields are only ever appended. */
 #ifndef LATHE_H
@@ -43,17 +46,17 @@ extern "C" {
 
 typedef enum lathe_status {
     LATHE_OK = 0,
-    LATHE_USAGE = 1,         /* an argument that makes no sense */
-    LATHE_IO = 2,            /* a file could not be opened, read or written */
-    LATHE_PARSE = 3,         /* bytes or text that are not what they claim to be */
-    LATHE_UNSUPPORTED = 4,   /* legal input that Lathe cannot handle */
+    LATHE_USAGE = 1,       /* an argument that makes no sense */
+    LATHE_IO = 2,          /* a file could not be opened, read or written */
+    LATHE_PARSE = 3,       /* bytes or text that are not what they claim to be */
+    LATHE_UNSUPPORTED = 4, /* legal input that Lathe cannot handle */
     LATHE_SHAPE = 5,
     LATHE_TYPE = 6,
-    LATHE_DATA = 7,          /* data that does not fit the model */
-    LATHE_NONFINITE = 8,     /* the loss or a gradient became NaN or infinite; nothing was updated */
-    LATHE_STOPPED = 9,       /* a callback asked to stop */
+    LATHE_DATA = 7,      /* data that does not fit the model */
+    LATHE_NONFINITE = 8, /* the loss or a gradient became NaN or infinite; nothing was updated */
+    LATHE_STOPPED = 9,   /* a callback asked to stop */
     LATHE_OUT_OF_MEMORY = 10,
-    LATHE_INTERNAL = 11,     /* a bug in Lathe */
+    LATHE_INTERNAL = 11, /* a bug in Lathe */
     LATHE_STATUS_MAX = 0x7fffffff
 } lathe_status;
 
@@ -66,8 +69,18 @@ typedef enum lathe_severity {
 
 /* Element types, numbered as in ONNX (TensorProto.DataType). */
 typedef enum lathe_dtype {
-    LATHE_F32 = 1, LATHE_U8 = 2, LATHE_I8 = 3, LATHE_I16 = 5, LATHE_I32 = 6, LATHE_I64 = 7,
-    LATHE_BOOL = 9, LATHE_F16 = 10, LATHE_F64 = 11, LATHE_BF16 = 16, LATHE_E4M3 = 17, LATHE_E5M2 = 19,
+    LATHE_F32 = 1,
+    LATHE_U8 = 2,
+    LATHE_I8 = 3,
+    LATHE_I16 = 5,
+    LATHE_I32 = 6,
+    LATHE_I64 = 7,
+    LATHE_BOOL = 9,
+    LATHE_F16 = 10,
+    LATHE_F64 = 11,
+    LATHE_BF16 = 16,
+    LATHE_E4M3 = 17,
+    LATHE_E5M2 = 19,
     LATHE_DTYPE_MAX = 0x7fffffff
 } lathe_dtype;
 
@@ -85,7 +98,8 @@ typedef struct lathe_tensor {
     size_t bytes;
 } lathe_tensor;
 
-/* ---- context ------------------------------------------------------------------------------------ */
+/* ---- context ------------------------------------------------------------------------------------
+ */
 typedef struct lathe_context_options {
     size_t size;
     /* NULL for all three: malloc and free. `alloc` may return NULL: LATHE_OUT_OF_MEMORY follows. */
@@ -93,14 +107,18 @@ typedef struct lathe_context_options {
     void (*release)(void *user, void *ptr);
     void *alloc_user;
     /* Every diagnostic; strings are valid during the call. Must return normally. NULL: dropped. */
-    void (*report)(void *user, lathe_severity severity, lathe_status status, const char *origin, const char *message);
+    void (*report)(void *user, lathe_severity severity, lathe_status status, const char *origin,
+                   const char *message);
     void *report_user;
     int32_t threads; /* CPU threads; 0: as many as the process may use */
 } lathe_context_options;
-#define LATHE_CONTEXT_OPTIONS_INIT {sizeof(lathe_context_options), 0, 0, 0, 0, 0, 0}
+#define LATHE_CONTEXT_OPTIONS_INIT                                                                 \
+    { sizeof(lathe_context_options), 0, 0, 0, 0, 0, 0 }
 
-/* Create a context. `options` may be NULL. Statuses: USAGE, OUT_OF_MEMORY. Thread safety: any thread. */
-LATHE_API lathe_status lathe_context_create(const lathe_context_options *options, lathe_context **out);
+/* Create a context. `options` may be NULL. Statuses: USAGE, OUT_OF_MEMORY. Thread safety: any
+ * thread. */
+LATHE_API lathe_status lathe_context_create(const lathe_context_options *options,
+                                            lathe_context **out);
 /* Thread safety: no other use of the context at the time. */
 LATHE_API void lathe_context_destroy(lathe_context *ctx);
 /* "0.1.0"; static. Thread safety: any thread. */
@@ -110,79 +128,99 @@ LATHE_API const char *lathe_status_name(lathe_status status);
 /* Free a text that a function of this library handed out. Thread safety: as the context's. */
 LATHE_API void lathe_text_free(lathe_context *ctx, char *text);
 
-/* ---- model --------------------------------------------------------------------------------------- */
+/* ---- model
+ * --------------------------------------------------------------------------------------- */
 typedef struct lathe_model_options {
     size_t size;
-    const char *train_regex;  /* POSIX extended; also train matching parameters that would be frozen */
+    const char
+        *train_regex; /* POSIX extended; also train matching parameters that would be frozen */
     const char *freeze_regex; /* keep matching parameters as they are */
-    int64_t batch;            /* size of a symbolic first dimension of the inputs; 0: from the data, else symbolic */
-    int64_t seq;              /* size of a symbolic second dimension of integer inputs; 0 likewise */
-    const char *data;         /* data source whose shapes bind symbolic dimensions; may be NULL */
-    const char *const *map;   /* "INPUT=ARRAY" renames for `data`; nmap of them */
+    int64_t batch;    /* size of a symbolic first dimension of the inputs; 0: from the data, else
+                         symbolic */
+    int64_t seq;      /* size of a symbolic second dimension of integer inputs; 0 likewise */
+    const char *data; /* data source whose shapes bind symbolic dimensions; may be NULL */
+    const char *const *map; /* "INPUT=ARRAY" renames for `data`; nmap of them */
     int32_t nmap;
-    int32_t inference;        /* 1: BatchNorm on running statistics, Dropout off (eval, run) */
+    int32_t inference; /* 1: BatchNorm on running statistics, Dropout off (eval, run) */
 } lathe_model_options;
-#define LATHE_MODEL_OPTIONS_INIT {sizeof(lathe_model_options), 0, 0, 0, 0, 0, 0, 0, 0}
+#define LATHE_MODEL_OPTIONS_INIT                                                                   \
+    { sizeof(lathe_model_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Open an ONNX file, or a directory holding exactly one. `options` may be NULL.
- * Statuses: IO, PARSE, UNSUPPORTED (lists everything at once), SHAPE, TYPE. Thread safety: as the context's. */
-LATHE_API lathe_status lathe_model_open(lathe_context *ctx, const char *path, const lathe_model_options *options,
-                                        lathe_model **out);
+ * Statuses: IO, PARSE, UNSUPPORTED (lists everything at once), SHAPE, TYPE. Thread safety: as the
+ * context's. */
+LATHE_API lathe_status lathe_model_open(lathe_context *ctx, const char *path,
+                                        const lathe_model_options *options, lathe_model **out);
 LATHE_API void lathe_model_destroy(lathe_model *model);
-/* Inputs, outputs, every parameter with its decision and reason, ops, unsupported things. Works for models that
- * lathe_model_open would refuse as unsupported. `*text` is freed with lathe_text_free. Thread safety: as the context's. */
-LATHE_API lathe_status lathe_info(lathe_context *ctx, const char *path, const lathe_model_options *options, int32_t json,
-                                  char **text);
+/* Inputs, outputs, every parameter with its decision and reason, ops, unsupported things. Works for
+ * models that lathe_model_open would refuse as unsupported. `*text` is freed with lathe_text_free.
+ * Thread safety: as the context's. */
+LATHE_API lathe_status lathe_info(lathe_context *ctx, const char *path,
+                                  const lathe_model_options *options, int32_t json, char **text);
 
-/* ---- training ------------------------------------------------------------------------------------- */
+/* ---- training
+ * ------------------------------------------------------------------------------------- */
 typedef struct lathe_train_options {
     size_t size;
     const char *loss;      /* see `lathe train --help`; NULL: chosen when only one makes sense */
     const char *optimizer; /* "adamw" (NULL), "adam", "sgd" */
     const char *recipe;    /* "fp32" (NULL) */
     double lr;             /* learning rate of the first step; changed by lathe_trainer_set_lr */
-    double beta1, beta2, eps, weight_decay, momentum, dampening; /* PyTorch's defaults where negative */
+    double beta1, beta2, eps, weight_decay, momentum,
+        dampening; /* PyTorch's defaults where negative */
     int32_t nesterov;
-    double clip;           /* largest global gradient norm; 0: none */
+    double clip; /* largest global gradient norm; 0: none */
     uint64_t seed;
     int32_t keep_gradients; /* 1: lathe_trainer_get("grad/NAME") works */
     int32_t no_optimize;    /* 1: skip optimising passes and fusion (a reference to compare with) */
     int64_t accumulate;     /* micro-batches per update (0 and 1: every step updates) */
 } lathe_train_options;
-#define LATHE_TRAIN_OPTIONS_INIT {sizeof(lathe_train_options), 0, 0, 0, 1e-3, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 1}
+#define LATHE_TRAIN_OPTIONS_INIT                                                                   \
+    { sizeof(lathe_train_options), 0, 0, 0, 1e-3, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 1 }
 
 typedef struct lathe_step {
     size_t size;
     double loss;      /* before the update */
     double grad_norm; /* before clipping */
-    int64_t step;     /* counts updates from 1: of this update, or of the one that this micro-batch goes into */
+    int64_t step; /* counts updates from 1: of this update, or of the one that this micro-batch goes
+                     into */
 } lathe_step;
-#define LATHE_STEP_INIT {sizeof(lathe_step), 0, 0, 0}
+#define LATHE_STEP_INIT                                                                            \
+    { sizeof(lathe_step), 0, 0, 0 }
 
-/* Compile the model for training. The model must outlive the trainer; all its dimensions must be known. A model may
- * have several trainers. Statuses: USAGE, UNSUPPORTED, SHAPE, TYPE, OUT_OF_MEMORY. Thread safety: as the context's. */
-LATHE_API lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options *options, lathe_trainer **out);
+/* Compile the model for training. The model must outlive the trainer; all its dimensions must be
+ * known. A model may have several trainers. Statuses: USAGE, UNSUPPORTED, SHAPE, TYPE,
+ * OUT_OF_MEMORY. Thread safety: as the context's. */
+LATHE_API lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options *options,
+                                            lathe_trainer **out);
 LATHE_API void lathe_trainer_destroy(lathe_trainer *trainer);
-/* The memory of input or label `name`, valid until the trainer is destroyed: write the next batch into it. The i-th name
- * is given by index (USAGE past the end). Thread safety: as the context's. */
-LATHE_API lathe_status lathe_trainer_input(lathe_trainer *trainer, const char *name, lathe_tensor *out);
-LATHE_API lathe_status lathe_trainer_input_at(lathe_trainer *trainer, int32_t index, lathe_tensor *out);
-/* One step on the current inputs; with `accumulate` = K, one micro-batch, and every K-th call updates with the mean of the
- * last K gradients. LATHE_NONFINITE: the loss or gradient norm is NaN or infinite; parameters and states are
- * as before, and the diagnostic names the first op with a non-finite result. LATHE_DATA: a label or index is out of range.
- * Thread safety: as the context's. */
+/* The memory of input or label `name`, valid until the trainer is destroyed: write the next batch
+ * into it. The i-th name is given by index (USAGE past the end). Thread safety: as the context's.
+ */
+LATHE_API lathe_status lathe_trainer_input(lathe_trainer *trainer, const char *name,
+                                           lathe_tensor *out);
+LATHE_API lathe_status lathe_trainer_input_at(lathe_trainer *trainer, int32_t index,
+                                              lathe_tensor *out);
+/* One step on the current inputs; with `accumulate` = K, one micro-batch, and every K-th call
+ * updates with the mean of the last K gradients. LATHE_NONFINITE: the loss or gradient norm is NaN
+ * or infinite; parameters and states are as before, and the diagnostic names the first op with a
+ * non-finite result. LATHE_DATA: a label or index is out of range. Thread safety: as the context's.
+ */
 LATHE_API lathe_status lathe_trainer_step(lathe_trainer *trainer, lathe_step *result);
-/* Loss on the current inputs without changing anything. The forward pass is the training one (batch statistics).
- * Thread safety: as the context's. */
+/* Loss on the current inputs without changing anything. The forward pass is the training one (batch
+ * statistics). Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_loss(lathe_trainer *trainer, double *loss);
 LATHE_API lathe_status lathe_trainer_set_lr(lathe_trainer *trainer, double lr);
-/* A parameter, state or output by name (with keep_gradients also "grad/NAME"); valid until the next step, writable for
- * parameters and states. Thread safety: as the context's. */
-LATHE_API lathe_status lathe_trainer_get(lathe_trainer *trainer, const char *name, lathe_tensor *out);
-LATHE_API lathe_status lathe_trainer_param_at(lathe_trainer *trainer, int32_t index, lathe_tensor *out);
+/* A parameter, state or output by name (with keep_gradients also "grad/NAME"); valid until the next
+ * step, writable for parameters and states. Thread safety: as the context's. */
+LATHE_API lathe_status lathe_trainer_get(lathe_trainer *trainer, const char *name,
+                                         lathe_tensor *out);
+LATHE_API lathe_status lathe_trainer_param_at(lathe_trainer *trainer, int32_t index,
+                                              lathe_tensor *out);
 /* Bytes held for tensors, as predicted by the plan. Thread safety: as the context's. */
 LATHE_API size_t lathe_trainer_bytes(const lathe_trainer *trainer);
-/* Write the trained weights into a copy of the user's own ONNX graph. Statuses: IO. Thread safety: as the context's. */
+/* Write the trained weights into a copy of the user's own ONNX graph. Statuses: IO. Thread safety:
+ * as the context's. */
 LATHE_API lathe_status lathe_trainer_export(lathe_trainer *trainer, const char *path);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* build.h - short names for building legal nodes in passes and the importer. Everything here unwinds
- * on illegal use; check user input before. Origins are passed as `o`. */
+/* build.h - short names for building legal nodes in passes and the importer. Everything here
+ * unwinds on illegal use; check user input before. Origins are passed as `o`. */
 #ifndef LATHE_IR_BUILD_H
 #define LATHE_IR_BUILD_H
 

@@ -3,12 +3,12 @@
  * memory in the graph's own arena. Not how or where it is computed: that is the plan (plan.h).
  *
  * Invariants between passes (graph_verify): nodes are in topological order; every value has one
- * defining node; id 0 of every table means none; value names are unique; the result types equal what
- * infer.c derives. There is no control flow.
+ * defining node; id 0 of every table means none; value names are unique; the result types equal
+ * what infer.c derives. There is no control flow.
  *
  * A rewrite appends nodes and calls graph_forward(old, new); it never edits users. One graph_settle
- * at the end of the pass resolves forwarded values, drops what no output or update needs, restores a
- * stable topological order and compacts the ids (which invalidates every id held outside). */
+ * at the end of the pass resolves forwarded values, drops what no output or update needs, restores
+ * a stable topological order and compacts the ids (which invalidates every id held outside). */
 #ifndef LATHE_IR_GRAPH_H
 #define LATHE_IR_GRAPH_H
 
@@ -50,18 +50,18 @@ enum attr_key attr_from_name(const char *s, size_t n);
 typedef struct {
     uint32_t i;
 } attr_id, val_id, node_id, blob_id;
-#define VAL_NONE ((val_id){0})
+#define VAL_NONE  ((val_id){0})
 #define BLOB_NONE ((blob_id){0})
 
 /* One attribute as given to a builder; lists are copied. INTS and DIMS both use list/n. */
 struct attr {
     enum attr_key key;
-    int64_t i;          /* INT, BOOL, DTYPE (enum dtype) */
-    double f;           /* FLOAT */
-    const char *s;      /* STR */
+    int64_t i;           /* INT, BOOL, DTYPE (enum dtype) */
+    double f;            /* FLOAT */
+    const char *s;       /* STR */
     const int64_t *list; /* INTS, DIMS */
     int n;
-    blob_id blob;       /* BLOB */
+    blob_id blob; /* BLOB */
 };
 
 /* ---- records ------------------------------------------------------------------------------ */
@@ -79,9 +79,9 @@ struct value {
     str_id name; /* unique, or empty */
 };
 
-/* Constant bytes: a view into a mapped file or the graph's arena, kept alive by whoever owns the file
- * (the importer ties the mapping to the graph's arena). `data` is NULL for a blob known only by hash
- * (a parsed dump of a large constant). */
+/* Constant bytes: a view into a mapped file or the graph's arena, kept alive by whoever owns the
+ * file (the importer ties the mapping to the graph's arena). `data` is NULL for a blob known only
+ * by hash (a parsed dump of a large constant). */
 struct blob {
     const void *data; /* packed little-endian elements; alignment 1 */
     size_t bytes;
@@ -123,14 +123,15 @@ struct graph {
     VEC(val_id) operands;
     VEC(struct graph_output) outputs;
     VEC(struct graph_update) updates;
-    VEC(val_id) forward;      /* value -> replacement or itself; see graph_forward */
+    VEC(val_id) forward; /* value -> replacement or itself; see graph_forward */
     struct map type_map, attr_map, blob_map, name_map;
     const struct op_spec *specs;
 };
 
 struct graph *graph_create(struct ctx *c, const char *name);
 void graph_destroy(struct graph *g); /* NULL is a no-op */
-struct graph *graph_clone(const struct graph *g); /* blob data is shared: g must outlive the clone */
+struct graph *
+graph_clone(const struct graph *g); /* blob data is shared: g must outlive the clone */
 
 /* ---- building ------------------------------------------------------------------------------ */
 type_id graph_type(struct graph *g, const struct type *t);
@@ -145,7 +146,8 @@ blob_id graph_blob_by_hash(struct graph *g, size_t bytes, uint64_t hash);
 uint64_t graph_blob_hash(const struct graph *g, blob_id b);
 
 /* Append a node; infers the result types. On failure reports a diagnostic with `origin` and returns
- * a status. `*out` is output 0. Attributes not given take the op's default; unknown ones are errors. */
+ * a status. `*out` is output 0. Attributes not given take the op's default; unknown ones are
+ * errors. */
 enum status graph_try_add(struct graph *g, enum op op, const val_id *in, int nin,
                           const struct attr *attrs, int nattr, const char *origin,
                           val_id *out) MUST_USE;
@@ -187,9 +189,10 @@ static inline val_id node_out(const struct graph *g, node_id n, int k) {
 }
 /* Follows forwards, shortening them on the way: not for two threads at once. */
 val_id graph_resolve(const struct graph *g, val_id v);
-const char *val_name(const struct graph *g, val_id v);    /* "" when unnamed */
+const char *val_name(const struct graph *g, val_id v);     /* "" when unnamed */
 const char *node_origin(const struct graph *g, node_id n); /* "" when none */
-val_id graph_find(const struct graph *g, const char *name); /* by value name; VAL_NONE when absent */
+val_id graph_find(const struct graph *g,
+                  const char *name); /* by value name; VAL_NONE when absent */
 
 /* Attribute of a node (its value or the op's default). The key must belong to the op and have the
  * asked kind, else INTERNAL. Returned lists and strings live as long as the graph. */
@@ -207,14 +210,16 @@ int attr_list(const struct graph *g, node_id n, const struct attr **out);
 void node_set_attr(struct graph *g, node_id n, const struct attr *a);
 
 /* ---- rewriting ----------------------------------------------------------------------------- */
-/* From now on `old` means `new` (same type, else INTERNAL). The name moves along if new has none. */
+/* From now on `old` means `new` (same type, else INTERNAL). The name moves along if new has none.
+ */
 void graph_forward(struct graph *g, val_id old_value, val_id new_value);
-/* See the head of this file. Sources named input/param/state are kept even when unused: they are the
- * graph's interface. Returns true when anything changed. */
+/* See the head of this file. Sources named input/param/state are kept even when unused: they are
+ * the graph's interface. Returns true when anything changed. */
 bool graph_settle(struct graph *g);
 
-/* uses: for value v, the using nodes are user[first[v] .. first[v+1]). Order is node order; a node that
- * uses v twice is listed twice. Outputs and updates are not listed; `live_out[v]` says v is one. */
+/* uses: for value v, the using nodes are user[first[v] .. first[v+1]). Order is node order; a node
+ * that uses v twice is listed twice. Outputs and updates are not listed; `live_out[v]` says v is
+ * one. */
 struct uses {
     uint32_t *first;
     node_id *user;
@@ -230,7 +235,7 @@ struct infer {
     struct graph *g;
     enum op op;
     int nin;
-    const struct type *in;   /* nin operand types */
+    const struct type *in;    /* nin operand types */
     const struct attr *attrs; /* complete: defaults filled in, indexed by attr_key */
     const char *origin;
     struct type *out; /* op_info.outs results; of a SOURCE op, out[0] is the given type */

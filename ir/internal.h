@@ -27,7 +27,8 @@ enum status attrs_intern(struct graph *g, enum op op, const struct attr *attrs, 
 void attrs_complete(const struct graph *g, enum op op, attr_id id, struct attr *all);
 void attrs_clone(const struct graph *from, struct graph *to);
 
-/* Parts of the text form (print.c): "%x", and "axis = 1" of a node whose first result has type t. */
+/* Parts of the text form (print.c): "%x", and "axis = 1" of a node whose first result has type t.
+ */
 void text_value(const struct graph *g, val_id v, struct buf *out);
 void text_attr(const struct graph *g, const struct attr *a, enum dtype t, struct buf *out);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* types.h - element types, dimensions and tensor types. Layout, strides and memory belong to the plan
- * (plan.h), not to types. */
+/* types.h - element types, dimensions and tensor types. Layout, strides and memory belong to the
+ * plan (plan.h), not to types. */
 #ifndef LATHE_IR_TYPES_H
 #define LATHE_IR_TYPES_H
 
@@ -16,17 +16,18 @@ enum dtype {
 };
 enum dtype_class { DTC_FLOAT, DTC_INT, DTC_BOOL };
 
-const char *dtype_name(enum dtype t);           /* "f32"; "none" for DT_NONE */
+const char *dtype_name(enum dtype t);                /* "f32"; "none" for DT_NONE */
 enum dtype dtype_from_name(const char *s, size_t n); /* DT_NONE when unknown */
-enum dtype dtype_from_onnx(int32_t code);       /* DT_NONE when unknown */
+enum dtype dtype_from_onnx(int32_t code);            /* DT_NONE when unknown */
 int32_t dtype_to_onnx(enum dtype t);
-size_t dtype_size(enum dtype t);                /* bytes per element */
+size_t dtype_size(enum dtype t); /* bytes per element */
 enum dtype_class dtype_class(enum dtype t);
 static inline bool dtype_is_float(enum dtype t) {
     return t != DT_NONE && dtype_class(t) == DTC_FLOAT;
 }
 
-/* Convert one element to/from double or int64 at `p` (little-endian memory of type t; any alignment). */
+/* Convert one element to/from double or int64 at `p` (little-endian memory of type t; any
+ * alignment). */
 double dtype_load(enum dtype t, const void *p);
 int64_t dtype_load_int(enum dtype t, const void *p); /* floats truncate, saturating; NaN gives 0 */
 /* Rounds to nearest even (to truncate like OP_cast, go through dtype_load_int). Ints saturate, NaN
@@ -38,9 +39,9 @@ void dtype_store_int(enum dtype t, void *p, int64_t x);
 
 enum { RANK_MAX = 12 };
 
-/* A dimension: >= 0 is a number of elements, < 0 names a symbolic expression of the graph's dim table
- * (a polynomial in named symbols with integer coefficients, e.g. "batch*seq" or "seq+1", canonical:
- * equal expressions have equal ids). */
+/* A dimension: >= 0 is a number of elements, < 0 names a symbolic expression of the graph's dim
+ * table (a polynomial in named symbols with integer coefficients, e.g. "batch*seq" or "seq+1",
+ * canonical: equal expressions have equal ids). */
 typedef int64_t dim;
 static inline bool dim_known(dim d) {
     return d >= 0;
@@ -68,7 +69,8 @@ void dim_print(const struct dims_table *t, dim d, struct buf *out); /* "4", "bat
 /* Parse what dim_print writes, and the expressions that exporters put in dim_param (names, numbers,
  * + - * and parentheses); false when the text is something else. */
 bool dim_parse(struct dims_table *t, const char *s, size_t n, dim *out);
-/* Replace symbols by numbers; `value` returns -1 for a symbol that stays. Overflow stays symbolic. */
+/* Replace symbols by numbers; `value` returns -1 for a symbol that stays. Overflow stays symbolic.
+ */
 dim dim_bind(struct dims_table *t, dim d, int64_t (*value)(void *user, const char *symbol),
              void *user);
 /* The only symbol of d when d is exactly one symbol, else NULL. */
@@ -91,9 +93,10 @@ static inline struct type type_scalar(enum dtype t) {
     return r;
 }
 bool type_equal(const struct type *a, const struct type *b);
-bool type_static(const struct type *t);  /* no symbolic dim */
+bool type_static(const struct type *t);   /* no symbolic dim */
 int64_t type_count(const struct type *t); /* elements; -1 when symbolic or over 2^62 */
 int64_t type_bytes(const struct type *t); /* likewise */
-void type_print(const struct dims_table *dt, const struct type *t, struct buf *out); /* "f32[4,batch]" */
+void type_print(const struct dims_table *dt, const struct type *t,
+                struct buf *out); /* "f32[4,batch]" */
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* pass.h - what a pass is: one function that changes a graph or says why it cannot. One file a pass. A
- * pass keeps no state, never prints and never verifies: the driver does that between passes. On error the
- * graph is dead. */
+/* pass.h - what a pass is: one function that changes a graph or says why it cannot. One file a
+ * pass. A pass keeps no state, never prints and never verifies: the driver does that between
+ * passes. On error the graph is dead. */
 #ifndef LATHE_PASSES_PASS_H
 #define LATHE_PASSES_PASS_H
 
@@ -19,32 +19,35 @@ struct pass_ctx {
 
 enum optimizer_kind { OPT_SGD, OPT_ADAM, OPT_ADAMW };
 struct train_options {
-    /* "cross_entropy(OUT, labels)", "next_token(OUT)", "mse(OUT, target)", "bce_with_logits(OUT, target)" or
-     * the name of a scalar output; NULL: chosen when only one makes sense */
+    /* "cross_entropy(OUT, labels)", "next_token(OUT)", "mse(OUT, target)", "bce_with_logits(OUT,
+     * target)" or the name of a scalar output; NULL: chosen when only one makes sense */
     const char *loss;
-    /* Shape of a label/target array as the data has it (rank -1: unknown), to tell layouts apart. */
+    /* Shape of a label/target array as the data has it (rank -1: unknown), to tell layouts apart.
+     */
     struct type label_type;
     bool have_labels; /* the data has an array that is no graph input, named label_name */
     const char *label_name;
     enum optimizer_kind optimizer;
     double beta1, beta2, eps, weight_decay, momentum, dampening;
     bool nesterov;
-    double clip;          /* global gradient norm; 0: none */
-    bool dump_grads;      /* keep gradients as outputs "grad/NAME" */
-    int64_t accumulate;   /* micro-batches per update, >= 1 */
+    double clip;        /* global gradient norm; 0: none */
+    bool dump_grads;    /* keep gradients as outputs "grad/NAME" */
+    int64_t accumulate; /* micro-batches per update, >= 1 */
 };
 
 typedef enum status (*pass_fn)(struct pass_ctx *c, struct graph *g);
 
 /* clean-up */
-enum status pass_fold(struct pass_ctx *c, struct graph *g);      /* evaluate constant sub-graphs */
-enum status pass_simplify(struct pass_ctx *c, struct graph *g);  /* algebraic and movement rules */
+enum status pass_fold(struct pass_ctx *c, struct graph *g);     /* evaluate constant sub-graphs */
+enum status pass_simplify(struct pass_ctx *c, struct graph *g); /* algebraic and movement rules */
 enum status pass_cse(struct pass_ctx *c, struct graph *g);
 enum status pass_dce(struct pass_ctx *c, struct graph *g);
-enum status pass_recognise(struct pass_ctx *c, struct graph *g); /* composites from decomposed exports */
+enum status pass_recognise(struct pass_ctx *c,
+                           struct graph *g); /* composites from decomposed exports */
 /* training */
-enum status pass_loss(struct pass_ctx *c, struct graph *g);      /* adds output "loss" (scalar) */
-enum status pass_grad(struct pass_ctx *c, struct graph *g);      /* adds outputs "grad/NAME" */
-enum status pass_optimizer(struct pass_ctx *c, struct graph *g); /* consumes them; adds updates, "grad_norm" */
+enum status pass_loss(struct pass_ctx *c, struct graph *g); /* adds output "loss" (scalar) */
+enum status pass_grad(struct pass_ctx *c, struct graph *g); /* adds outputs "grad/NAME" */
+enum status pass_optimizer(struct pass_ctx *c,
+                           struct graph *g); /* consumes them; adds updates, "grad_norm" */
 
 #endif

@@ -24,7 +24,7 @@ echo "training samples/models/gpt-bytes.onnx on $((bytes - held)) bytes of C, $s
 
 awk -F'"loss":' '/^{"step":/ && NF > 1 { split($2, a, ","); if (!first) first = a[1]; last = a[1] } END {
     printf "\nThe loss fell from %.3f to %.3f nats per byte", first, last
-    printf " (8 bits of chance are 5.545).\n" }' "$run/metrics.jsonl"
+    printf " (guessing blindly costs 5.545).\n" }' "$run/metrics.jsonl"
 cat <<END
 The run is in $run: metrics.jsonl, TensorBoard events, checkpoint/, model.onnx.
 What to type next:

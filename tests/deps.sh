@@ -39,6 +39,7 @@ if [ "$want" = test ]; then
     need clang have clang
     need libclang-rt-14-dev fuzzer
     need clang-format have clang-format
+    need xz-utils have xz
 fi
 
 [ -z "$missing" ] && exit 0

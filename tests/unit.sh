@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Run unit test binaries, two at a time, print what they say in order, and add up.
 # usage: tests/unit.sh BINARY...
-export CK_DEFAULT_TIMEOUT="${CK_DEFAULT_TIMEOUT:-300}"
+# Generous: the machine may be busy, and sanitizers are slow.
+export CK_DEFAULT_TIMEOUT="${CK_DEFAULT_TIMEOUT:-300}" CK_TIMEOUT_MULTIPLIER="${CK_TIMEOUT_MULTIPLIER:-4}"
 printf '%s\n' "$@" | xargs -P "${JOBS:-2}" -I{} sh -c '"{}" >"{}.log" 2>&1; echo $? >"{}.rc"'
 for t; do
     cat "$t.log"

@@ -45,7 +45,8 @@ static inline void test_end(struct test_env *t) {
 /* First statement of a test body after test_begin. */
 #define TEST_LANDING(t)                                                                            \
     do {                                                                                           \
-        if (setjmp((t)->landing)) ck_abort_msg("unwound (%d): %s", (int)(t)->ctx.unwound, (t)->log);    \
+        if (setjmp((t)->landing))                                                                  \
+            ck_abort_msg("unwound (%d): %s", (int)(t)->ctx.unwound, (t)->log);                     \
     } while (0)
 
 /* For the insides of hot loops: ck_assert costs a system call even when it holds. */
