@@ -210,6 +210,71 @@ START_TEST(hardmax_and_lp_pool) {
 }
 END_TEST
 
+START_TEST(einsum_takes_diagonals) {
+    begin();
+    TEST_LANDING(&env);
+    const int64_t x232[] = {2, 3, 2};
+    const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    float y[6];
+    struct buf g = pb(A), n = node("Einsum", "e", "x", "y");
+    with_str(&n, "equation", "iji->ji");
+    pb_msg(&g, 1, n);
+    input(&g, "x", 1, 3, x232);
+    output(&g, "y");
+    compute(g, x, 0, y, sizeof y);
+    same(y, (const float[]){1, 8, 3, 10, 5, 12}, 6);
+    end();
+}
+END_TEST
+
+START_TEST(reverse_and_crop) {
+    begin();
+    TEST_LANDING(&env);
+    const int64_t x[] = {3, 2}, lengths[] = {2, 3}, want[] = {1, 5};
+    const float data[] = {1, 2, 3, 4, 5, 6};
+    float y[6];
+    struct buf g = pb(A);
+    pb_msg(&g, 1, node("ReverseSequence", "r", "x l", "y"));
+    pb_msg(&g, 5, ints("l", 2, lengths));
+    input(&g, "x", 1, 2, x);
+    output(&g, "y");
+    compute(g, data, 0, y, sizeof y);
+    same(y, (const float[]){3, 6, 1, 4, 5, 2}, 6);
+    g = pb(A);
+    pb_msg(&g, 1, node("CenterCropPad", "c", "x s", "y"));
+    pb_msg(&g, 5, ints("s", 2, want));
+    input(&g, "x", 1, 2, x);
+    output(&g, "y");
+    compute(g, data, 0, y, 5 * sizeof *y);
+    same(y, (const float[]){0, 3, 4, 0, 0}, 5);
+    end();
+}
+END_TEST
+
+START_TEST(causal_conv_keeps_what_the_window_needs) {
+    begin();
+    TEST_LANDING(&env);
+    const int64_t x[] = {1, 2, 3}, w[] = {2, 1, 2}, past[] = {1, 2, 1};
+    const float data[] = {1, 2, 3, 4, 5, 6}, wd[] = {10, 1, 0, 2}, pd[] = {-1, 7};
+    float y[6], state[2];
+    struct buf g[2];
+    for (int i = 0; i < 2; i++) {
+        g[i] = pb(A);
+        pb_msg(&g[i], 1, node("CausalConvWithState", "c", "x w - p", "y s"));
+        pb_msg(&g[i], 5, floats("w", 3, w, wd));
+        pb_msg(&g[i], 5, floats("p", 3, past, pd));
+        input(&g[i], "x", 1, 3, x);
+        output(&g[i], "y");
+        output(&g[i], "s");
+    }
+    compute(g[0], data, 0, y, sizeof y);
+    same(y, (const float[]){-9, 12, 23, 8, 10, 12}, 6);
+    compute(g[1], data, 1, state, sizeof state);
+    same(state, (const float[]){3, 6}, 2);
+    end();
+}
+END_TEST
+
 /* ---- recurrent layers ------------------------------------------------------------------------ */
 static double logistic(double x) {
     return 1 / (1 + exp(-x));
@@ -375,6 +440,9 @@ int main(void) {
     tcase_add_test(c, resize_by_lookup_and_by_weights);
     tcase_add_test(c, topk_takes_the_first_of_ties);
     tcase_add_test(c, hardmax_and_lp_pool);
+    tcase_add_test(c, einsum_takes_diagonals);
+    tcase_add_test(c, reverse_and_crop);
+    tcase_add_test(c, causal_conv_keeps_what_the_window_needs);
     tcase_add_test(c, lstm_by_hand);
     tcase_add_test(c, gru_backwards_by_hand);
     tcase_add_test(c, scan_sums_up);
