@@ -28,8 +28,9 @@ SHARED_LIBS := -lprotobuf-c -ljansson -lminizip -lz -lopenblas -ldl -lm
 SRC      := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c) $(wildcard $(d)/*/*.c))
 # The command line is not part of the library.
 MAIN_SRC := $(filter driver/main.c driver/command.c driver/options.c driver/progress.c driver/train_run.c driver/cmd_%.c,$(SRC))
-LIB_SRC  := $(filter-out $(MAIN_SRC),$(SRC))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(if $(filter frontend,$(FOLDERS)),$(BUILD)/obj/gen/onnx.pb-c.o)
+LIB_SRC  := $(filter-out $(MAIN_SRC) codegen/kernels/embed.c,$(SRC))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/obj/%.o) $(if $(filter frontend,$(FOLDERS)),$(BUILD)/obj/gen/onnx.pb-c.o) \
+            $(if $(filter codegen,$(FOLDERS)),$(BUILD)/obj/gen/kernels.o)
 MAIN_OBJ := $(MAIN_SRC:%.c=$(BUILD)/obj/%.o)
 
 # `make` with its own target installs nothing; demo and test install what is missing first.
@@ -66,6 +67,17 @@ $(BUILD)/obj/gen/onnx.pb-c.o: $(BUILD)/gen/onnx.pb-c.c
 	$(Q)$(CC) $(filter-out -W%,$(CFLAGS)) -w -MMD -MP -c $< -o $@
 $(filter $(BUILD)/obj/frontend/%,$(LIB_OBJ)): | $(BUILD)/gen/onnx.pb-c.h
 
+# The texts of codegen/kernels, compiled at run time, travel inside the library.
+KERNELS := $(sort $(wildcard codegen/kernels/*.cu codegen/kernels/*.cuh))
+$(BUILD)/gen/embed: codegen/kernels/embed.c
+	@mkdir -p $(dir $@)
+	$(Q)$(CC) -std=c11 -O1 $(WARN) -o $@ $<
+$(BUILD)/gen/kernels.c: $(BUILD)/gen/embed $(KERNELS)
+	$(Q)$(BUILD)/gen/embed $(KERNELS) >$@
+$(BUILD)/obj/gen/kernels.o: $(BUILD)/gen/kernels.c
+	@mkdir -p $(dir $@)
+	$(Q)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
 $(BUILD)/liblathe.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
@@ -80,12 +92,12 @@ UNIT_BIN := $(TESTS:%=$(BUILD)/tests/test_%)
 $(BUILD)/tests/test_%: tests/unit/test_%.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a -lcheck -lsubunit -lrt $(LIBS)
-# A driver on host memory for test_cuda; the names are those that the backend opens.
+# A driver on host memory for test_cuda_run; the names are those that the backend opens.
 FAKE_CUDA := $(BUILD)/tests/fake/libcuda.so.1 $(BUILD)/tests/fake/libcublasLt.so.13
 $(FAKE_CUDA): tests/tools/fake_cuda.c runtime/cuda/cuda_api.h
 	@mkdir -p $(dir $@)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
-$(BUILD)/tests/test_cuda: | $(FAKE_CUDA)
+	$(Q)$(CC) $(CFLAGS) $(if $(findstring Lt,$@),-DFAKE_LT) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
+$(BUILD)/tests/test_cuda_run: | $(FAKE_CUDA)
 unit: $(UNIT_BIN)
 	@tests/unit.sh $(UNIT_BIN)
 

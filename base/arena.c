@@ -146,3 +146,22 @@ void arena_defer(struct arena *a, void (*fn)(void *ptr), void *ptr) {
     *k = (struct arena_cleanup){a->cleanups, fn, ptr};
     a->cleanups = k;
 }
+
+enum status arena_with_scratch(struct ctx *c, enum status (*fn)(struct arena *scratch, void *user),
+                               void *user) {
+    jmp_buf here, *const outer = c->landing;
+    struct arena *const scratch = ctx_alloc(c, sizeof *scratch);
+    arena_init(scratch, c);
+    if (setjmp(here)) {
+        c->landing = outer;
+        arena_reset(scratch);
+        ctx_free(c, scratch);
+        longjmp(*outer, 1);
+    }
+    if (outer) c->landing = &here;
+    enum status st = fn(scratch, user);
+    c->landing = outer;
+    arena_reset(scratch);
+    ctx_free(c, scratch);
+    return st;
+}

@@ -45,4 +45,8 @@ void arena_rewind(struct arena *a, struct arena_mark m);
 /* Call fn(ptr) when the arena is reset, rewound past this point, or unwound. */
 void arena_defer(struct arena *a, void (*fn)(void *ptr), void *ptr);
 
+/* Run fn with an arena of its own that is freed also when fn unwinds; returns what fn does. */
+enum status arena_with_scratch(struct ctx *c, enum status (*fn)(struct arena *scratch, void *user),
+                               void *user) MUST_USE;
+
 #endif

@@ -435,7 +435,8 @@ static void close_library(void *ptr) {
 void *sys_dlopen(struct arena *a, const char *name) {
     void **lib = ARENA_NEW(a, void *);
     arena_defer(a, close_library, lib);
-    *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    /* Its code stays: vendors' libraries leave threads and exit handlers behind. */
+    *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     return *lib;
 }
 

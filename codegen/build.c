@@ -177,6 +177,7 @@ static enum status build(struct cg *c) {
     TRY(apply_updates(c));
     find_lifetimes(c->p);
     if (!c->o->no_fusion) share_in_place(c);
+    if (c->p->cuda_arch) TRY(plan_emit_cuda(c->p));
     add_workspaces(c->p);
     TRY(plan_memory(c->p, c->o->no_fusion));
     return plan_verify(c->p, "codegen");
@@ -199,6 +200,7 @@ enum status plan_build(struct graph *g, const struct codegen_options *o, struct 
     if (outer) x->landing = &here;
     p = plan_create(x, interned(&g->strings, g->name));
     p->threads = o->threads > 0 ? o->threads : 1;
+    p->cuda_arch = o->cuda_arch;
     struct cg c = {.ctx = x, .g = g, .p = p, .scratch = scratch, .o = o};
     c.vals = ARENA_ARRAY(scratch, struct val_info, g->values.n);
     c.nodes = ARENA_ARRAY(scratch, struct node_info, g->nodes.n);

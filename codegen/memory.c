@@ -46,7 +46,8 @@ void find_lifetimes(struct plan *p) {
 
 void add_workspaces(struct plan *p) {
     for (uint32_t k = 0; k < p->launches.n; k++) {
-        int64_t bytes = launch_workspace(p, &p->launches.at[k]);
+        int64_t bytes =
+            p->cuda_arch ? plan_cuda_workspace(p, k) : launch_workspace(p, &p->launches.at[k]);
         if (bytes == 0) continue;
         struct plan_buffer b = {
             .kind = BUF_WORKSPACE, .use = USE_WORKSPACE, .bytes = bytes, .first = k, .last = k};
@@ -102,10 +103,9 @@ static void place_step(struct plan *p, const struct item *items, uint32_t n,
 }
 
 enum status plan_memory(struct plan *p, bool unique_buffers) {
-    struct arena scratch;
-    arena_init(&scratch, p->ctx);
+    struct arena_mark mark = arena_mark(&p->arena); /* scratch; an unwind drops the whole plan */
     for (int a = 0; a < ARENA_CLASSES; a++) p->arena_bytes[a] = 0;
-    struct item *items = ARENA_ARRAY(&scratch, struct item, p->buffers.n);
+    struct item *items = ARENA_ARRAY(&p->arena, struct item, p->buffers.n);
     uint32_t n = 0;
     for (uint32_t i = 1; i < p->buffers.n; i++) {
         struct plan_buffer *b = &p->buffers.at[i];
@@ -120,16 +120,16 @@ enum status plan_memory(struct plan *p, bool unique_buffers) {
         }
         b->offset = p->arena_bytes[a];
         if (__builtin_add_overflow(b->offset, round64(b->bytes), &p->arena_bytes[a])) {
-            arena_reset(&scratch);
+            arena_rewind(&p->arena, mark);
             return diag_error(p->ctx, ST_UNSUPPORTED, "",
                               "the plan needs more memory than 2^63 bytes");
         }
     }
     qsort(items, n, sizeof *items, larger_first);
-    place_step(p, items, n, &scratch);
+    place_step(p, items, n, &p->arena);
     for (uint32_t i = 1; i < p->buffers.n; i++)
         if (p->buffers.at[i].alias.i != 0)
             p->buffers.at[i].offset = p->buffers.at[root_of(p, i)].offset;
-    arena_reset(&scratch);
+    arena_rewind(&p->arena, mark);
     return ST_OK;
 }

@@ -49,6 +49,11 @@ static lathe_status take_options(void *to, size_t known, const void *from) {
     return LATHE_OK;
 }
 
+/* Arguments that need words; without a context there is nobody to tell. */
+static lathe_status usage(lathe_context *c, const char *origin, const char *what) {
+    return (lathe_status)diag_error(&c->ctx, ST_USAGE, origin, "%s", what);
+}
+
 static enum status start_pool(void *arg) {
     lathe_context *c = arg;
     int threads = c->options.threads ? c->options.threads : sys_cpu_count();
@@ -103,12 +108,31 @@ struct open_args {
     const char *path;
     lathe_model_options options;
     lathe_model *model;
+    bool listing;
 };
+
+/* What a caller's options must be before anything looks at them. */
+static bool sane_model_options(const lathe_model_options *o) {
+    if (o->batch < 0 || o->seq < 0 || o->nmap < 0 || (o->nmap && !o->map)) return false;
+    for (int32_t i = 0; i < o->nmap; i++)
+        if (!o->map[i]) return false;
+    return true;
+}
+
+static lathe_status take_model_options(lathe_context *c, lathe_model_options *to,
+                                       const lathe_model_options *from) {
+    if (take_options(to, sizeof *to, from) != LATHE_OK)
+        return usage(c, "", "the model options have a size, or fields, of another version");
+    if (!sane_model_options(to))
+        return usage(c, "", "batch, seq and nmap must not be negative, and map holds nmap texts");
+    return LATHE_OK;
+}
 
 static enum status open_model(void *arg) {
     struct open_args *a = arg;
     a->model = ctx_alloc(&a->c->ctx, sizeof *a->model);
     memset(a->model, 0, sizeof *a->model);
+    a->model->listing = a->listing;
     return session_open(a->c, a->path, &a->options, a->model);
 }
 
@@ -116,11 +140,9 @@ lathe_status lathe_model_open(lathe_context *ctx, const char *path,
                               const lathe_model_options *options, lathe_model **out) {
     if (!ctx || !path || !out) return LATHE_USAGE;
     *out = NULL;
-    struct open_args a = {ctx, path, LATHE_MODEL_OPTIONS_INIT, NULL};
-    if (take_options(&a.options, sizeof a.options, options) != LATHE_OK || a.options.batch < 0 ||
-        a.options.seq < 0)
-        return LATHE_USAGE;
-    lathe_status st = session_guard(ctx, open_model, &a);
+    struct open_args a = {ctx, path, LATHE_MODEL_OPTIONS_INIT, NULL, false};
+    lathe_status st = take_model_options(ctx, &a.options, options);
+    if (st == LATHE_OK) st = session_guard(ctx, open_model, &a);
     if (st != LATHE_OK) {
         lathe_model_destroy(a.model);
         return st;
@@ -134,6 +156,7 @@ void lathe_model_destroy(lathe_model *m) {
     struct ctx *c = &m->owner->ctx;
     graph_destroy(m->import.graph);
     onnx_free(m->file);
+    arena_reset(&m->scratch);
     arena_reset(&m->arena);
     ctx_free(c, m);
 }
@@ -155,10 +178,9 @@ lathe_status lathe_info(lathe_context *ctx, const char *path, const lathe_model_
                         int32_t json, char **text) {
     if (!ctx || !path || !text) return LATHE_USAGE;
     *text = NULL;
-    struct info_args a = {{ctx, path, LATHE_MODEL_OPTIONS_INIT, NULL}, json, NULL};
-    if (take_options(&a.open.options, sizeof a.open.options, options) != LATHE_OK)
-        return LATHE_USAGE;
-    lathe_status st = session_guard(ctx, model_info, &a);
+    struct info_args a = {{ctx, path, LATHE_MODEL_OPTIONS_INIT, NULL, true}, json, NULL};
+    lathe_status st = take_model_options(ctx, &a.open.options, options);
+    if (st == LATHE_OK) st = session_guard(ctx, model_info, &a);
     lathe_model_destroy(a.open.model);
     *text = a.text;
     return st;
@@ -177,6 +199,7 @@ static enum status create_trainer(void *arg) {
     struct ctx *c = &a->model->owner->ctx;
     a->trainer = ctx_alloc(c, sizeof *a->trainer);
     memset(a->trainer, 0, sizeof *a->trainer);
+    a->trainer->model = a->model; /* from here on it can be destroyed */
     struct train_options t;
     TRY(session_train_options(a->model->owner, &a->options, &t));
     return trainer_init(a->trainer, a->model, &a->options, &t);
@@ -187,7 +210,9 @@ lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options 
     if (!model || !out) return LATHE_USAGE;
     *out = NULL;
     struct create_args a = {model, LATHE_TRAIN_OPTIONS_INIT, NULL};
-    if (take_options(&a.options, sizeof a.options, options) != LATHE_OK) return LATHE_USAGE;
+    if (take_options(&a.options, sizeof a.options, options) != LATHE_OK)
+        return usage(model->owner, "",
+                     "the training options have a size, or fields, of another version");
     lathe_status st = session_guard(model->owner, create_trainer, &a);
     if (st != LATHE_OK) {
         lathe_trainer_destroy(a.trainer);
@@ -199,9 +224,9 @@ lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options 
 
 void lathe_trainer_destroy(lathe_trainer *t) {
     if (!t) return;
-    struct ctx *c = t->model ? &t->model->owner->ctx : NULL;
+    struct ctx *c = &t->model->owner->ctx;
     trainer_release(t);
-    if (c) ctx_free(c, t);
+    ctx_free(c, t);
 }
 
 static lathe_status find_input(lathe_trainer *t, const char *name, int32_t index,
@@ -217,7 +242,9 @@ static lathe_status find_input(lathe_trainer *t, const char *name, int32_t index
         }
         at++;
     }
-    return LATHE_USAGE;
+    memset(out, 0, sizeof *out);
+    return name ? usage(t->model->owner, name, "no input or label of the trainer has this name")
+                : LATHE_USAGE;
 }
 
 lathe_status lathe_trainer_input(lathe_trainer *t, const char *name, lathe_tensor *out) {
@@ -241,12 +268,11 @@ static enum status run_step(void *arg) {
 }
 
 lathe_status lathe_trainer_step(lathe_trainer *t, lathe_step *result) {
-    if (!t) return LATHE_USAGE;
+    if (!t || (result && result->size < sizeof result->size)) return LATHE_USAGE;
     struct step_args a = {t, LATHE_STEP_INIT};
     lathe_status st = session_guard(t->model->owner, run_step, &a);
     if (result) {
         size_t n = result->size < sizeof a.result ? result->size : sizeof a.result;
-        if (n < sizeof n) return LATHE_USAGE;
         a.result.size = result->size;
         memcpy(result, &a.result, n);
     }
@@ -272,7 +298,9 @@ lathe_status lathe_trainer_loss(lathe_trainer *t, double *loss) {
 }
 
 lathe_status lathe_trainer_set_lr(lathe_trainer *t, double lr) {
-    if (!t || !(lr >= 0) || lr > 1e30) return LATHE_USAGE;
+    if (!t) return LATHE_USAGE;
+    if (!(lr >= 0) || lr > 1e30)
+        return usage(t->model->owner, "", "the learning rate must be at least 0 and at most 1e30");
     if (t->lr) *t->lr = (float)lr;
     return LATHE_OK;
 }
@@ -286,7 +314,9 @@ lathe_status lathe_trainer_get(lathe_trainer *t, const char *name, lathe_tensor 
         trainer_view(t, b, out);
         return LATHE_OK;
     }
-    return LATHE_USAGE;
+    memset(out, 0, sizeof *out);
+    return usage(t->model->owner, name,
+                 "no parameter, state or output of the trainer has this name");
 }
 
 lathe_status lathe_trainer_param_at(lathe_trainer *t, int32_t index, lathe_tensor *out) {
@@ -296,6 +326,7 @@ lathe_status lathe_trainer_param_at(lathe_trainer *t, int32_t index, lathe_tenso
         trainer_view(t, (buf_id){i}, out);
         return LATHE_OK;
     }
+    memset(out, 0, sizeof *out);
     return LATHE_USAGE;
 }
 

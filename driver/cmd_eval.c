@@ -10,40 +10,45 @@ struct eval_args {
     lathe_context *c;
     const char *path, *loss, *out;
     lathe_model_options open;
+    struct arena arena;
     lathe_model *model;
+    struct data_source data;
     struct forward forward;
+    struct evaluator evaluator;
 };
 
-static enum status open_forward(struct eval_args *a, struct data_source *src, bool with_loss) {
-    struct arena *arena = &a->model->arena;
-    struct train_options t;
-    lathe_train_options defaults = LATHE_TRAIN_OPTIONS_INIT;
-    TRY(session_train_options(a->c, &defaults, &t));
-    t.loss = a->loss;
-    TRY(data_open(arena, a->open.data, a->open.map, a->open.nmap, src));
-    forward_label_hint(a->model->import.graph, src, a->loss, arena, &t);
-    return forward_init(&a->forward, a->model, with_loss ? &t : NULL);
+static enum status open_model(struct eval_args *a) {
+    a->path = command_model_path(&a->arena, a->path);
+    a->open.inference = 1;
+    TRY((enum status)lathe_model_open(a->c, a->path, &a->open, &a->model));
+    return data_open(&a->arena, a->open.data, a->open.map, a->open.nmap, &a->data);
 }
 
-static enum status open_for(struct eval_args *a, struct arena *arena) {
-    const char *path = command_model_path(arena, a->path);
-    a->open.inference = 1;
-    return (enum status)lathe_model_open(a->c, path, &a->open, &a->model);
+/* JSON has no NaN. */
+static void print_number(const char *name, double x) {
+    if (isfinite(x))
+        printf("\"%s\": %.9g", name, x);
+    else
+        printf("\"%s\": \"%s\"", name, isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
 }
 
 static enum status eval_body(void *arg) {
     struct eval_args *a = arg;
-    struct arena arena;
-    arena_init(&arena, &a->c->ctx);
-    enum status st = open_for(a, &arena);
-    arena_reset(&arena);
-    TRY(st);
-    struct data_source src;
-    TRY(open_forward(a, &src, true));
+    TRY(open_model(a));
+    struct train_options t;
+    lathe_train_options defaults = LATHE_TRAIN_OPTIONS_INIT;
+    TRY(session_train_options(a->c, &defaults, &t));
+    t.loss = a->loss;
+    forward_label_hint(a->model->import.graph, &a->data, a->loss, &a->arena, &t);
+    TRY(evaluator_init(&a->evaluator, a->model, a->path, &a->open, &a->data, &t));
     struct eval_result e;
-    TRY(forward_eval(&a->forward, &src, a->loss, &e));
-    printf("{\"loss\": %.9g", e.loss);
-    if (!isnan(e.accuracy)) printf(", \"accuracy\": %.9g", e.accuracy);
+    TRY(evaluator_run(&a->evaluator, &e));
+    fputs("{", stdout);
+    print_number("loss", e.loss);
+    if (!isnan(e.accuracy)) {
+        fputs(", ", stdout);
+        print_number("accuracy", e.accuracy);
+    }
     printf(", \"samples\": %lld, \"left_out\": %lld}\n", (long long)e.samples,
            (long long)e.left_out);
     return ST_OK;
@@ -51,14 +56,9 @@ static enum status eval_body(void *arg) {
 
 static enum status run_body(void *arg) {
     struct eval_args *a = arg;
-    struct arena arena;
-    arena_init(&arena, &a->c->ctx);
-    enum status st = open_for(a, &arena);
-    arena_reset(&arena);
-    TRY(st);
-    struct data_source src;
-    TRY(open_forward(a, &src, false));
-    return forward_run(&a->forward, &src, a->out);
+    TRY(open_model(a));
+    TRY(forward_init(&a->forward, a->model, NULL));
+    return forward_run(&a->forward, &a->data, a->out);
 }
 
 static int forward_command(const char *name, int argc, char **argv, bool eval) {
@@ -86,9 +86,12 @@ static int forward_command(const char *name, int argc, char **argv, bool eval) {
     a.open = model_options(&m);
     a.c = command_context(verbose, m.threads);
     if (!a.c) return 1;
+    arena_init(&a.arena, &a.c->ctx);
     enum status st = (enum status)session_guard(a.c, eval ? eval_body : run_body, &a);
     forward_release(&a.forward);
+    evaluator_release(&a.evaluator);
     lathe_model_destroy(a.model);
+    arena_reset(&a.arena);
     lathe_context_destroy(a.c);
     return command_exit(st);
 }

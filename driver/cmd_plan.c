@@ -14,6 +14,10 @@ struct plan_args {
     double memory; /* GiB; 0: none given */
     bool json, inference;
     lathe_model_options open;
+    struct arena arena;
+    lathe_model *model; /* being planned, NULL in between */
+    struct graph *graph;
+    struct plan *plan;
 };
 struct planned {
     int64_t bytes, batch, params;
@@ -21,7 +25,7 @@ struct planned {
     struct plan_usage usage;
     double flops;
     const char *peak_origin;
-    bool symbolic; /* the batch is open in the file */
+    bool open_batch; /* not fixed in the file */
 };
 
 static void measure(const struct plan *p, struct arena *a, struct planned *out) {
@@ -41,13 +45,7 @@ static void measure(const struct plan *p, struct arena *a, struct planned *out) 
             : "";
 }
 
-/* Is a dimension of an input a symbol in the file itself? */
-static bool batch_is_open(const lathe_model *m) {
-    return m->sizes.n > 0;
-}
-
-static enum status compile(struct plan_args *a, lathe_model *m, struct arena *arena,
-                           struct graph **g, struct plan **p) {
+static enum status compile(struct plan_args *a) {
     struct train_options t;
     lathe_train_options o = LATHE_TRAIN_OPTIONS_INIT;
     o.loss = a->loss;
@@ -56,43 +54,47 @@ static enum status compile(struct plan_args *a, lathe_model *m, struct arena *ar
     TRY(session_train_options(a->c, &o, &t));
     if (a->open.data) {
         struct data_source src;
-        TRY(data_open(arena, a->open.data, a->open.map, a->open.nmap, &src));
-        forward_label_hint(m->import.graph, &src, a->loss, arena, &t);
+        TRY(data_open(&a->arena, a->open.data, a->open.map, a->open.nmap, &src));
+        forward_label_hint(a->model->import.graph, &src, a->loss, &a->arena, &t);
     }
     struct session_compile sc = {.training = !a->inference, .train = &t};
-    TRY(session_graph(m, &sc, g));
+    TRY(session_graph(a->model, &sc, &a->graph));
     struct codegen_options cg = {.threads = pool_threads(a->c->pool)};
-    return plan_build(*g, &cg, p);
+    return plan_build(a->graph, &cg, &a->plan);
 }
 
-static enum status plan_once(struct plan_args *a, int64_t batch, struct arena *arena,
-                             struct planned *out) {
+static void drop(struct plan_args *a) {
+    plan_destroy(a->plan);
+    graph_destroy(a->graph);
+    lathe_model_destroy(a->model);
+    a->plan = NULL;
+    a->graph = NULL;
+    a->model = NULL;
+}
+
+static enum status plan_once(struct plan_args *a, int64_t batch, struct planned *out) {
     memset(out, 0, sizeof *out);
     lathe_model_options o = a->open;
     if (batch) o.batch = batch;
     o.inference = a->inference;
-    lathe_model *m = NULL;
-    struct graph *g = NULL;
-    struct plan *p = NULL;
-    enum status st = (enum status)lathe_model_open(a->c, a->path, &o, &m);
-    if (st == ST_OK) st = compile(a, m, arena, &g, &p);
+    enum status st = (enum status)lathe_model_open(a->c, a->path, &o, &a->model);
+    if (st == ST_OK) st = compile(a);
     if (st == ST_OK) {
-        out->symbolic = batch_is_open(m);
-        measure(p, arena, out);
+        out->open_batch = a->model->open_batch;
+        measure(a->plan, &a->arena, out);
     }
-    plan_destroy(p);
-    graph_destroy(g);
-    lathe_model_destroy(m);
+    drop(a);
     return st;
 }
 
+enum { BATCH_MAX = 1 << 20 };
+
 /* Bytes grow with the batch: double until it no longer fits, then bisect. */
-static enum status largest_batch(struct plan_args *a, struct arena *arena, int64_t budget,
-                                 int64_t *out) {
+static enum status largest_batch(struct plan_args *a, int64_t budget, int64_t *out) {
     struct planned p;
     int64_t fits = 0, fails = 0;
-    for (int64_t b = 1; !fails && b <= 1 << 20; b *= 2) {
-        TRY(plan_once(a, b, arena, &p));
+    for (int64_t b = 1; !fails && b <= BATCH_MAX; b *= 2) {
+        TRY(plan_once(a, b, &p));
         if (p.bytes <= budget)
             fits = b;
         else
@@ -100,7 +102,7 @@ static enum status largest_batch(struct plan_args *a, struct arena *arena, int64
     }
     while (fails - fits > 1) {
         int64_t b = fits + (fails - fits) / 2;
-        TRY(plan_once(a, b, arena, &p));
+        TRY(plan_once(a, b, &p));
         if (p.bytes <= budget)
             fits = b;
         else
@@ -147,29 +149,30 @@ static void print_text(const struct planned *p, const struct plan_args *a, int64
     printf("peak        launch %u, %s\n", p->usage.peak_launch, p->peak_origin);
     printf("work        %.3g GFLOP a step\n", p->flops / 1e9);
     printf("parameters  %lld\n", (long long)p->params);
-    printf("batch       %lld%s\n", (long long)p->batch, p->symbolic ? "" : " (fixed in the file)");
+    printf("batch       %lld%s\n", (long long)p->batch,
+           p->open_batch ? "" : " (fixed in the file)");
     if (largest >= 0)
-        printf("largest     batch %lld fits in %.1f GiB\n", (long long)largest, a->memory);
+        printf("largest     batch %lld fits in %.1f GiB%s\n", (long long)largest, a->memory,
+               largest == BATCH_MAX ? "; larger ones were not tried" : "");
 }
 
 static enum status plan_body(void *arg) {
     struct plan_args *a = arg;
-    struct arena arena;
-    arena_init(&arena, &a->c->ctx);
     struct planned p;
     int64_t largest = -1;
-    enum status st = plan_once(a, 0, &arena, &p);
+    TRY(plan_once(a, 0, &p));
     int64_t budget = (int64_t)(a->memory * 1073741824.0);
-    if (st == ST_OK && a->memory > 0) {
-        if (p.symbolic)
-            st = largest_batch(a, &arena, budget, &largest);
+    if (a->memory > 0) {
+        if (p.open_batch)
+            TRY(largest_batch(a, budget, &largest));
         else
             largest = p.bytes <= budget ? p.batch : 0;
     }
-    if (st == ST_OK && a->json) print_json(&p, a, largest);
-    if (st == ST_OK && !a->json) print_text(&p, a, largest);
-    arena_reset(&arena);
-    return st;
+    if (a->json)
+        print_json(&p, a, largest);
+    else
+        print_text(&p, a, largest);
+    return ST_OK;
 }
 
 int cmd_plan(int argc, char **argv) {
@@ -202,7 +205,10 @@ int cmd_plan(int argc, char **argv) {
     a.open = model_options(&m);
     a.c = command_context(verbose, m.threads);
     if (!a.c) return 1;
+    arena_init(&a.arena, &a.c->ctx);
     enum status st = (enum status)session_guard(a.c, plan_body, &a);
+    drop(&a);
+    arena_reset(&a.arena);
     lathe_context_destroy(a.c);
     return command_exit(st);
 }

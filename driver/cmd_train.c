@@ -20,16 +20,6 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &sa, NULL);
 }
 
-struct guard_args {
-    lathe_context *c;
-    struct train_args *a;
-};
-
-static enum status guarded(void *arg) {
-    struct guard_args *g = arg;
-    return train_run(g->c, g->a);
-}
-
 int cmd_train(int argc, char **argv) {
     struct train_args a = {.open = LATHE_MODEL_OPTIONS_INIT,
                            .train = LATHE_TRAIN_OPTIONS_INIT,
@@ -58,7 +48,7 @@ int cmd_train(int argc, char **argv) {
         {"--schedule", OPTION_TEXT, &a.schedule_text, 0, 0, "S", "constant, linear or cosine, e.g. cosine:warmup=100,floor=0.1"},
         {"--clip", OPTION_FLOAT, &a.train.clip, 0, 1e30, "F", "largest global gradient norm"},
         {"--batch", OPTION_INT, &m.batch, 1, 1e9, "N", "samples per step, where the model leaves it open"},
-        {"--accumulate", OPTION_INT, &accumulate, 1, 1e6, "N", "micro-batches per update"},
+        {"--accumulate", OPTION_INT, &accumulate, 1, 1e6, "N", "micro-batches per update, each of the same weight"},
         {"--seq", OPTION_INT, &m.seq, 1, 1e9, "N", "tokens per sample, where the model leaves it open"},
         {"--steps", OPTION_INT, &a.steps, 1, 1e15, "N", "updates"},
         {"--epochs", OPTION_INT, &a.epochs, 1, 1e9, "N", "passes over the data (default 1)"},
@@ -85,6 +75,7 @@ int cmd_train(int argc, char **argv) {
     if (rc) return rc == 1 ? 0 : rc;
     if (!a.data) return fail(2, "train: --data is missing");
     if (a.steps && a.epochs) return fail(2, "train: give --steps or --epochs, not both");
+    if (a.eval_every && !a.eval) return fail(2, "train: --eval-every needs --eval SRC");
     if (a.resume && a.out)
         return fail(2, "train: --resume continues in its own directory; leave out -o");
     if (!schedule_parse(a.schedule_text, &a.schedule))
@@ -105,8 +96,7 @@ int cmd_train(int argc, char **argv) {
     lathe_context *c = command_context(verbose, m.threads);
     if (!c) return 1;
     catch_signals();
-    struct guard_args g = {c, &a};
-    enum status st = (enum status)session_guard(c, guarded, &g);
+    enum status st = train_run(c, &a);
     lathe_context_destroy(c);
-    return command_exit(st);
+    return a.started && st == ST_IO ? 1 : command_exit(st);
 }

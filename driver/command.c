@@ -34,7 +34,7 @@ int command_exit(enum status st) {
     case ST_TYPE:
     case ST_DATA: return 2;
     case ST_STOPPED: return 75;
-    case ST_OUT_OF_MEMORY: return fail(1, "out of memory");
+    case ST_OUT_OF_MEMORY:
     case ST_NONFINITE:
     case ST_INTERNAL: return 1;
     }

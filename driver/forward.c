@@ -9,21 +9,33 @@
 enum status forward_init(struct forward *f, lathe_model *m, const struct train_options *train) {
     memset(f, 0, sizeof *f);
     f->model = m;
-    struct session_compile sc = {.training = false, .train = train, .loss = train != NULL};
+    arena_init(&f->arena, &m->owner->ctx);
+    struct train_options t = {0};
+    if (train) t = *train;
+    t.measure = true;
+    struct session_compile sc = {.training = false, .train = &t, .loss = train != NULL};
     TRY(session_graph(m, &sc, &f->graph));
     struct codegen_options cg = {.threads = pool_threads(m->owner->pool)};
     TRY(plan_build(f->graph, &cg, &f->plan));
     return cpu_create(&m->owner->ctx, f->plan, m->owner->pool, &f->exec);
 }
 
+enum status forward_feed(struct forward *f, const struct data_source *src) {
+    struct data_slot *slots;
+    int n;
+    TRY(forward_slots(f->plan, f->exec, src, &f->arena, &slots, &n, &f->batch));
+    return data_loader_create(&f->arena, src, slots, n, f->batch, 0, 0, false, &f->loader);
+}
+
 void forward_release(struct forward *f) {
     cpu_destroy(f->exec);
     plan_destroy(f->plan);
     graph_destroy(f->graph);
+    arena_reset(&f->arena);
     memset(f, 0, sizeof *f);
 }
 
-void forward_copy_weights(struct forward *f, lathe_trainer *t) {
+static void copy_weights(struct forward *f, lathe_trainer *t) {
     for (uint32_t i = 1; i < f->plan->buffers.n; i++) {
         const struct plan_buffer *b = &f->plan->buffers.at[i];
         if (b->kind != BUF_PARAM && b->kind != BUF_STATE) continue;
@@ -100,99 +112,74 @@ void forward_label_hint(const struct graph *g, const struct data_source *src, co
 
 /* ---- eval ---------------------------------------------------------------------------------------
  */
-struct accuracy {
-    const void *logits, *labels;
-    const struct type *logits_type, *labels_type;
-    bool next_token;
-    int64_t right, counted;
+enum status evaluator_init(struct evaluator *e, lathe_model *m, const char *path,
+                           const lathe_model_options *options, const struct data_source *src,
+                           const struct train_options *train) {
+    TRY(forward_init(&e->whole, m, train));
+    TRY(forward_feed(&e->whole, src));
+    int64_t left = data_items(e->whole.loader) % e->whole.batch;
+    if (!left || !m->open_batch) return ST_OK;
+    lathe_model_options o = *options;
+    o.batch = left;
+    o.inference = 1;
+    struct session_quiet quiet; /* the second model repeats what was said about the first */
+    session_quiet_begin(&m->owner->ctx, &quiet);
+    enum status st = (enum status)lathe_model_open(m->owner, path, &o, &e->rest_model);
+    if (st == ST_OK) st = forward_init(&e->rest, e->rest_model, train);
+    session_quiet_end(&m->owner->ctx, &quiet);
+    TRY(st);
+    return forward_feed(&e->rest, src);
+}
+
+void evaluator_release(struct evaluator *e) {
+    forward_release(&e->whole);
+    forward_release(&e->rest);
+    lathe_model_destroy(e->rest_model);
+    memset(e, 0, sizeof *e);
+}
+
+void evaluator_copy_weights(struct evaluator *e, lathe_trainer *t) {
+    copy_weights(&e->whole, t);
+    if (e->rest.exec) copy_weights(&e->rest, t);
+}
+
+struct sums {
+    double loss, targets; /* loss: of every mean times the number of targets behind it */
+    double right, counted;
+    int64_t samples;
 };
 
-/* The output that the loss reads and the labels it compares with, when they are classes on the last
- * axis. */
-static bool find_classes(struct forward *f, const char *loss, struct accuracy *a) {
-    const struct plan *p = f->plan;
-    for (uint32_t i = 1; i < p->buffers.n; i++) {
-        const struct plan_buffer *b = &p->buffers.at[i];
-        const char *name = interned(&p->strings, b->name);
-        bool label = strcmp(interned(&p->strings, b->role), "label") == 0;
-        if (b->kind == BUF_INPUT && dtype_class(b->type.dtype) == DTC_INT &&
-            (label || !a->labels)) {
-            a->labels = cpu_buffer_at(f->exec, (buf_id){i});
-            a->labels_type = &b->type;
-            a->next_token = !label;
-        }
-        if (b->kind == BUF_OUTPUT && dtype_is_float(b->type.dtype) && b->type.rank >= 2 &&
-            (!loss || strstr(loss, name)) && !a->logits) {
-            a->logits = cpu_buffer_at(f->exec, (buf_id){i});
-            a->logits_type = &b->type;
-        }
-    }
-    if (!a->logits || !a->labels || a->labels_type->rank != a->logits_type->rank - 1) return false;
-    for (int k = 0; k < a->labels_type->rank; k++)
-        if (a->labels_type->dims[k] != a->logits_type->dims[k]) return false;
-    return true;
+static double output_value(struct forward *f, buf_id at) {
+    return dtype_load(f->plan->buffers.at[at.i].type.dtype, cpu_buffer_at(f->exec, at));
 }
 
-static int64_t best_class(const struct accuracy *a, int64_t row) {
-    int64_t classes = a->logits_type->dims[a->logits_type->rank - 1], best = 0;
-    size_t size = dtype_size(a->logits_type->dtype);
-    const char *at = (const char *)a->logits + (size_t)(row * classes) * size;
-    double top = -INFINITY;
-    for (int64_t c = 0; c < classes; c++) {
-        double x = dtype_load(a->logits_type->dtype, at + (size_t)c * size);
-        if (x <= top) continue;
-        top = x;
-        best = c;
+static enum status add_batch(struct forward *f, int64_t first, struct sums *s) {
+    buf_id loss = plan_find(f->plan, BUF_OUTPUT, "loss");
+    buf_id count = plan_find(f->plan, BUF_OUTPUT, "loss.count");
+    buf_id right = plan_find(f->plan, BUF_OUTPUT, "loss.right");
+    data_load_from(f->loader, first);
+    TRY(cpu_run(f->exec, 0, f->plan->launches.n, false));
+    double targets = count.i ? output_value(f, count) : (double)f->batch;
+    s->loss += output_value(f, loss) * targets;
+    s->targets += targets;
+    if (right.i) {
+        s->right += output_value(f, right);
+        s->counted += targets;
     }
-    return best;
+    s->samples += f->batch;
+    return ST_OK;
 }
 
-static void count_right(struct accuracy *a) {
-    int64_t rows = type_count(a->labels_type);
-    int64_t last = a->labels_type->dims[a->labels_type->rank - 1];
-    size_t size = dtype_size(a->labels_type->dtype);
-    for (int64_t r = 0; r < rows; r++) {
-        if (a->next_token && r % last == last - 1) continue;
-        int64_t at = a->next_token ? r + 1 : r;
-        int64_t label =
-            dtype_load_int(a->labels_type->dtype, (const char *)a->labels + (size_t)at * size);
-        if (label < 0) continue; /* ignored */
-        a->counted++;
-        a->right += best_class(a, r) == label;
-    }
-}
-
-enum status forward_eval(struct forward *f, const struct data_source *src, const char *loss,
-                         struct eval_result *out) {
-    struct arena arena;
-    arena_init(&arena, &f->model->owner->ctx);
-    struct data_slot *slots;
-    struct data_loader *loader = NULL;
-    int n;
-    enum status st = forward_slots(f->plan, f->exec, src, &arena, &slots, &n, &f->batch);
-    if (st == ST_OK) st = data_loader_create(&arena, src, slots, n, f->batch, 0, 0, false, &loader);
-    struct accuracy acc = {0};
-    bool classes = st == ST_OK && find_classes(f, loss, &acc);
-    buf_id at = plan_find(f->plan, BUF_OUTPUT, "loss");
-    double sum = 0;
-    int64_t batches = st == ST_OK ? data_batches_per_epoch(loader) : 0;
-    for (int64_t i = 0; st == ST_OK && i < batches; i++) {
-        data_load(loader, i);
-        st = cpu_run(f->exec, 0, f->plan->launches.n, false);
-        sum += dtype_load(f->plan->buffers.at[at.i].type.dtype, cpu_buffer_at(f->exec, at));
-        if (classes) count_right(&acc);
-    }
-    if (st == ST_OK) {
-        int64_t samples = src->kind == DATA_ARRAYS && src->arrays.list.n
-                              ? src->arrays.list.at[0].type.dims[0]
-                              : batches * f->batch;
-        out->loss = sum / (double)batches;
-        out->accuracy = classes && acc.counted ? (double)acc.right / (double)acc.counted : NAN;
-        out->samples = batches * f->batch;
-        out->left_out = samples - out->samples;
-    }
-    arena_reset(&arena);
-    return st;
+enum status evaluator_run(struct evaluator *e, struct eval_result *out) {
+    struct sums s = {0};
+    int64_t items = data_items(e->whole.loader), batch = e->whole.batch;
+    for (int64_t at = 0; at + batch <= items; at += batch) TRY(add_batch(&e->whole, at, &s));
+    if (e->rest.exec) TRY(add_batch(&e->rest, items - e->rest.batch, &s));
+    out->loss = s.targets > 0 ? s.loss / s.targets : NAN;
+    out->accuracy = s.counted > 0 ? s.right / s.counted : NAN;
+    out->samples = s.samples;
+    out->left_out = items - s.samples;
+    return ST_OK;
 }
 
 /* ---- run ----------------------------------------------------------------------------------------
@@ -225,39 +212,33 @@ static int collect_outputs(struct forward *f, int64_t samples, struct arena *a,
     return n;
 }
 
+/* One batch from sample `at` on. The last one wraps around to the first samples; only its new part
+ * is kept. */
+static void collect_batch(const struct forward *f, const struct collected *c, int64_t samples,
+                          int64_t at) {
+    int64_t take = samples - at < f->batch ? samples - at : f->batch;
+    size_t whole = (size_t)c->buffer->bytes;
+    if (!whole) return;
+    if (c->batched) {
+        size_t each = whole / (size_t)f->batch;
+        memcpy(c->to + (size_t)at * each, c->from, (size_t)take * each);
+    } else {
+        memcpy(c->to, c->from, whole);
+    }
+}
+
 enum status forward_run(struct forward *f, const struct data_source *src, const char *path) {
-    struct arena arena;
-    arena_init(&arena, &f->model->owner->ctx);
-    struct data_slot *slots;
-    struct data_loader *loader = NULL;
-    int n, outs = 0;
-    struct collected *list = ARENA_ARRAY(&arena, struct collected, f->plan->buffers.n);
-    enum status st = forward_slots(f->plan, f->exec, src, &arena, &slots, &n, &f->batch);
-    if (st == ST_OK) st = data_loader_create(&arena, src, slots, n, f->batch, 0, 0, false, &loader);
-    int64_t samples = 0;
-    if (st == ST_OK) {
-        samples = src->kind == DATA_ARRAYS ? arrays_find(&src->arrays, slots[0].name)->type.dims[0]
-                                           : data_batches_per_epoch(loader) * f->batch;
-        outs = collect_outputs(f, samples, &arena, list);
+    struct arena *a = &f->arena;
+    struct collected *list = ARENA_ARRAY(a, struct collected, f->plan->buffers.n);
+    TRY(forward_feed(f, src));
+    int64_t samples = data_items(f->loader);
+    int outs = collect_outputs(f, samples, a, list);
+    for (int64_t at = 0; at < samples; at += f->batch) {
+        data_load_from(f->loader, at);
+        TRY(cpu_run(f->exec, 0, f->plan->launches.n, false));
+        for (int k = 0; k < outs; k++) collect_batch(f, &list[k], samples, at);
     }
-    /* The last batch wraps around to the first samples; only its new part is kept. */
-    for (int64_t at = 0; st == ST_OK && at < samples; at += f->batch) {
-        data_load(loader, at / f->batch);
-        st = cpu_run(f->exec, 0, f->plan->launches.n, false);
-        int64_t take = samples - at < f->batch ? samples - at : f->batch;
-        for (int k = 0; st == ST_OK && k < outs; k++) {
-            size_t whole = (size_t)list[k].buffer->bytes;
-            size_t each = list[k].batched && f->batch ? whole / (size_t)f->batch : 0;
-            if (!whole) continue;
-            if (list[k].batched)
-                memcpy(list[k].to + (size_t)at * each, list[k].from, (size_t)take * each);
-            else
-                memcpy(list[k].to, list[k].from, whole);
-        }
-    }
-    struct array *arrays = ARENA_ARRAY(&arena, struct array, (size_t)outs + 1);
+    struct array *arrays = ARENA_ARRAY(a, struct array, (size_t)outs + 1);
     for (int k = 0; k < outs; k++) arrays[k] = list[k].array;
-    if (st == ST_OK) st = npz_write(&f->model->owner->ctx, path, arrays, (uint32_t)outs);
-    arena_reset(&arena);
-    return st;
+    return npz_write(&f->model->owner->ctx, path, arrays, (uint32_t)outs);
 }

@@ -12,21 +12,39 @@ struct forward {
     struct plan *plan;
     struct cpu_exec *exec;
     int64_t batch;
+    struct data_loader *loader; /* after forward_feed */
+    struct arena arena;
 };
-/* `train` gives the loss; NULL: none. */
+/* `train` gives the loss; NULL: none. On failure, and after an unwind, forward_release still works;
+ * it does nothing to a zeroed struct. The model must outlive it. */
 enum status forward_init(struct forward *f, lathe_model *m,
                          const struct train_options *train) MUST_USE;
 void forward_release(struct forward *f);
-/* Copy parameters and states of equal name and type from a trainer. */
-void forward_copy_weights(struct forward *f, lathe_trainer *t);
+/* Connect the inputs to `src`, which must outlive `f`; everything about it is checked here. */
+enum status forward_feed(struct forward *f, const struct data_source *src) MUST_USE;
 
-/* Loss and accuracy over every whole batch of `src`. */
-struct eval_result {
-    double loss, accuracy;     /* accuracy NaN when the loss has no classes */
-    int64_t samples, left_out; /* left_out: fewer than a batch, at the end */
+/* A model with its loss over one data source: once for whole batches and, where the file leaves the
+ * batch open, once for the samples that remain. Starts zeroed; released like a forward. */
+struct evaluator {
+    struct forward whole, rest; /* rest: zeroed when no samples remain */
+    lathe_model *rest_model;
 };
-enum status forward_eval(struct forward *f, const struct data_source *src, const char *loss,
-                         struct eval_result *out) MUST_USE;
+/* `m` was opened from `path` with `options`; it and `src` must outlive the evaluator. */
+enum status evaluator_init(struct evaluator *e, lathe_model *m, const char *path,
+                           const lathe_model_options *options, const struct data_source *src,
+                           const struct train_options *train) MUST_USE;
+void evaluator_release(struct evaluator *e);
+/* Copy parameters and states of equal name and size from a trainer. */
+void evaluator_copy_weights(struct evaluator *e, lathe_trainer *t);
+
+/* Mean loss over all targets (over all samples, where the loss does not count targets), so that
+ * ignored ones do not distort it. */
+struct eval_result {
+    double loss;               /* NaN when every target is ignored */
+    double accuracy;           /* share of targets; NaN when the loss has no classes */
+    int64_t samples, left_out; /* left_out: fewer than a batch, where the file fixes the batch */
+};
+enum status evaluator_run(struct evaluator *e, struct eval_result *out) MUST_USE;
 
 /* Every output over every sample, in order, into an .npz. */
 enum status forward_run(struct forward *f, const struct data_source *src,

@@ -174,21 +174,20 @@ static void json_text(const lathe_model *m, struct arena *a, struct buf *b) {
 }
 
 enum status info_text(lathe_model *m, bool json, char **text) {
-    struct arena a;
-    arena_init(&a, &m->owner->ctx);
+    struct arena *a = &m->scratch;
     struct buf b;
-    buf_init(&b, &a);
+    buf_init(&b, a);
     if (json) {
-        json_text(m, &a, &b);
+        json_text(m, a, &b);
     } else {
         buf_printf(&b, "model   %s (opset %lld)\n", m->file->path, (long long)m->file->opset);
-        text_interface(m, &a, &b);
-        text_params(m, &a, &b);
+        text_interface(m, a, &b);
+        text_params(m, a, &b);
         text_ops(m, &b);
         text_unsupported(m, &b);
     }
     *text = ctx_alloc(&m->owner->ctx, b.n + 1);
     memcpy(*text, b.at, b.n + 1);
-    arena_reset(&a);
+    arena_reset(a);
     return ST_OK;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* options.c - parse options by table and print help from the same table. */
 #include "driver/options.h"
+#include "base/diag.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -8,13 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void print_error(void *user, enum severity sev, enum status code, const char *origin,
+                        const char *message) {
+    (void)user, (void)sev, (void)code, (void)origin;
+    fprintf(stderr, "lathe: error: %s\n", message);
+}
+
 int fail(int code, const char *fmt, ...) {
+    char text[2000];
     va_list ap;
     va_start(ap, fmt);
-    fputs("lathe: error: ", stderr);
-    vfprintf(stderr, fmt, ap);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    struct ctx
+        c; /* only for diag.h, which keeps control characters of arguments off the terminal */
+    ctx_init(&c);
+    c.report = print_error;
+    (void)diag_error(&c, ST_USAGE, "", "%s", text);
     return code;
 }
 

@@ -79,32 +79,46 @@ enum status pipeline_run(struct pass_ctx *c, struct graph *g, const struct pipel
     return ST_OK;
 }
 
-static enum status eval_plan(struct graph *g, struct plan *p, struct pool *pool,
-                             struct arena *scratch, const void **outputs) {
-    struct cpu_exec *x = NULL;
-    enum status st = cpu_create(g->ctx, p, pool, &x);
-    if (st == ST_OK) st = cpu_run(x, 0, p->launches.n, false);
-    for (uint32_t k = 0; st == ST_OK && k < g->outputs.n; k++) {
+/* What an evaluation holds outside its scratch arena, which releases it also after an unwind. */
+struct evaluation {
+    struct plan *plan;
+    struct pool *pool;
+    struct cpu_exec *exec;
+};
+
+static void release_evaluation(void *ptr) {
+    struct evaluation *e = ptr;
+    cpu_destroy(e->exec);
+    pool_destroy(e->pool);
+    plan_destroy(e->plan);
+    *e = (struct evaluation){0};
+}
+
+static enum status evaluate(struct evaluation *e, struct graph *g, struct arena *scratch,
+                            const void **outputs) {
+    struct codegen_options options = {.threads = 1};
+    TRY(plan_build(g, &options, &e->plan));
+    e->pool = pool_create(g->ctx, 1);
+    if (!e->pool) return ST_INTERNAL;
+    TRY(cpu_create(g->ctx, e->plan, e->pool, &e->exec));
+    TRY(cpu_run(e->exec, 0, e->plan->launches.n, false));
+    for (uint32_t k = 0; k < g->outputs.n; k++) {
         const struct graph_output *out = &g->outputs.at[k];
         size_t bytes = (size_t)type_bytes(val_type(g, out->value));
         void *copy = arena_alloc(scratch, bytes);
-        const void *at = cpu_buffer(x, BUF_OUTPUT, interned(&g->strings, out->name));
+        const void *at = cpu_buffer(e->exec, BUF_OUTPUT, interned(&g->strings, out->name));
         if (bytes) memcpy(copy, at, bytes);
         outputs[k] = copy;
     }
-    cpu_destroy(x);
-    return st;
+    return ST_OK;
 }
 
 enum status pipeline_eval(void *user, struct graph *g, struct arena *scratch,
                           const void **outputs) {
     (void)user;
-    struct codegen_options options = {.threads = 1};
-    struct plan *p = NULL;
-    TRY(plan_build(g, &options, &p));
-    struct pool *pool = pool_create(g->ctx, 1);
-    enum status st = pool ? eval_plan(g, p, pool, scratch, outputs) : ST_INTERNAL;
-    pool_destroy(pool);
-    plan_destroy(p);
+    struct evaluation *e = ARENA_NEW(scratch, struct evaluation);
+    arena_defer(scratch, release_evaluation, e);
+    enum status st = evaluate(e, g, scratch, outputs);
+    release_evaluation(e); /* at once, not at the end of the pass */
     return st;
 }

@@ -81,13 +81,16 @@ static enum status bind_input(lathe_model *m, const struct graph *g, node_id n,
         const char *symbol = dim_symbol_name(g->dims, t->dims[k]);
         if (!symbol) continue;
         int64_t size = wanted_size(t, k, o, a, src);
-        if (size >= 0) TRY(bind_symbol(m, symbol, size, name));
+        if (size < 0) continue;
+        TRY(bind_symbol(m, symbol, size, name));
+        m->open_batch |= k == 0;
     }
     return ST_OK;
 }
 
 static enum status import(lathe_model *m, const lathe_model_options *o, bool bind) {
     struct import_options io = {.training = m->training,
+                                .listing = m->listing,
                                 .train_regex = o->train_regex,
                                 .freeze_regex = o->freeze_regex,
                                 .bind = bind ? bound_size : NULL,
@@ -122,16 +125,15 @@ enum status session_open(lathe_context *c, const char *path, const lathe_model_o
     m->owner = c;
     m->training = !o->inference;
     arena_init(&m->arena, &c->ctx);
+    arena_init(&m->scratch, &c->ctx);
     TRY(onnx_load(&c->ctx, path, &m->file));
     return import_bound(m, o);
 }
 
 enum status session_graph(lathe_model *m, const struct session_compile *o, struct graph **out) {
     struct ctx *c = &m->owner->ctx;
-    struct arena scratch;
-    arena_init(&scratch, c);
     struct pass_ctx pc = {.ctx = c,
-                          .scratch = &scratch,
+                          .scratch = &m->scratch,
                           .eval = pipeline_eval,
                           .train = o->training || o->loss ? o->train : NULL};
     struct pipeline_options po = {.training = o->training,
@@ -143,13 +145,15 @@ enum status session_graph(lathe_model *m, const struct session_compile *o, struc
                                   .observe_user = o->observe_user};
     *out = graph_clone(m->import.graph);
     enum status st = pipeline_run(&pc, *out, &po);
-    arena_reset(&scratch);
+    arena_reset(&m->scratch);
     if (st != ST_OK) {
         graph_destroy(*out);
         *out = NULL;
     }
     return st;
 }
+
+enum { ACCUMULATE_MAX = 1 << 30 };
 
 static double or_default(double given, double fallback) {
     return given < 0 ? fallback : given;
@@ -179,6 +183,12 @@ enum status session_train_options(lathe_context *c, const lathe_train_options *o
     if (o->recipe && strcmp(o->recipe, "fp32") != 0)
         return diag_error(x, ST_USAGE, "", "no recipe is called '%s'; `lathe recipes` lists them",
                           o->recipe);
+    bool sgd = out->optimizer == OPT_SGD;
+    if (sgd ? o->beta1 >= 0 || o->beta2 >= 0 || o->eps >= 0
+            : o->momentum >= 0 || o->dampening >= 0 || o->nesterov)
+        return diag_error(x, ST_USAGE, "", "%s has no %s", name,
+                          sgd ? "betas and no epsilon; those are Adam's"
+                              : "momentum, dampening or Nesterov form; those are SGD's");
     out->loss = o->loss;
     out->label_type.rank = -1;
     out->beta1 = or_default(o->beta1, 0.9);
@@ -190,13 +200,19 @@ enum status session_train_options(lathe_context *c, const lathe_train_options *o
     out->nesterov = o->nesterov != 0;
     out->clip = o->clip;
     out->dump_grads = o->keep_gradients != 0;
-    out->accumulate = o->accumulate > 1 ? o->accumulate : 1;
+    if (o->accumulate < 0 || o->accumulate > ACCUMULATE_MAX)
+        return diag_error(x, ST_USAGE, "",
+                          "the number of micro-batches for each update is %lld; it must be from 1 "
+                          "to %d",
+                          (long long)o->accumulate, ACCUMULATE_MAX);
+    out->accumulate = o->accumulate ? o->accumulate : 1;
     TRY(check_number(x, "the learning rate", o->lr, 0, 1e30));
     TRY(check_number(x, "beta1", out->beta1, 0, 1));
     TRY(check_number(x, "beta2", out->beta2, 0, 1));
     TRY(check_number(x, "eps", out->eps, 0, 1e30));
     TRY(check_number(x, "the weight decay", out->weight_decay, 0, 1e30));
     TRY(check_number(x, "the momentum", out->momentum, 0, 1e30));
+    TRY(check_number(x, "the dampening", out->dampening, 0, 1e30));
     TRY(check_number(x, "the clipping norm", out->clip, 0, 1e30));
     if (out->nesterov && (out->momentum <= 0 || out->dampening != 0))
         return diag_error(x, ST_USAGE, "", "Nesterov momentum needs momentum > 0 and dampening 0");

@@ -28,12 +28,14 @@ struct lathe_model {
     struct onnx_model *file;
     struct import_result import;
     VEC(struct symbol_size) sizes;
+    bool open_batch; /* the first dimension of an input is a symbol with a size in `sizes` */
     bool training;
+    bool listing;         /* opened by lathe_info, which lists what is unsupported itself */
+    struct arena scratch; /* of a compilation in progress, empty otherwise */
 };
 
 struct lathe_trainer {
     lathe_model *model;
-    struct arena arena;
     struct graph *graph; /* after all passes; its arena holds constants that the plan points to */
     struct plan *plan;
     struct cpu_exec *exec;

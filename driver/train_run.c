@@ -18,7 +18,7 @@ struct run {
     struct arena arena;
     lathe_model *model, *eval_model;
     lathe_trainer *trainer;
-    struct forward eval;
+    struct evaluator eval;
     struct data_source data, eval_data;
     struct data_slot *slots;
     int nslots;
@@ -31,17 +31,22 @@ struct run {
 
 /* ---- setting up ---------------------------------------------------------------------------------
  */
-static enum status open_model(struct run *r, bool inference, lathe_model **out) {
+static enum status open_model(struct run *r) {
+    return (enum status)lathe_model_open(r->c, r->a->model, &r->a->open, &r->model);
+}
+
+static enum status open_evaluation(struct run *r) {
+    if (!r->a->eval) return ST_OK;
     lathe_model_options o = r->a->open;
-    o.inference = inference;
-    /* What a trainer decided about sizes holds for evaluation too. */
-    if (inference && r->batch) o.batch = r->batch;
-    struct session_quiet
-        quiet; /* an evaluation model repeats what was said about the trained one */
-    if (inference) session_quiet_begin(&r->c->ctx, &quiet);
-    enum status st = (enum status)lathe_model_open(r->c, r->a->model, &o, out);
-    if (inference) session_quiet_end(&r->c->ctx, &quiet);
-    return st;
+    o.inference = 1;
+    o.batch = r->batch;         /* what the trainer decided about sizes holds for evaluation too */
+    struct session_quiet quiet; /* the model repeats what was said about the trained one */
+    session_quiet_begin(&r->c->ctx, &quiet);
+    enum status st = (enum status)lathe_model_open(r->c, r->a->model, &o, &r->eval_model);
+    session_quiet_end(&r->c->ctx, &quiet);
+    TRY(st);
+    TRY(data_open(&r->arena, r->a->eval, o.map, o.nmap, &r->eval_data));
+    return evaluator_init(&r->eval, r->eval_model, r->a->model, &o, &r->eval_data, &r->options);
 }
 
 static enum status build_trainer(struct run *r) {
@@ -66,10 +71,16 @@ static enum status build_loader(struct run *r) {
                               r->a->train.seed, true, &r->loader);
 }
 
-static void count_steps(struct run *r) {
-    int64_t epoch = data_batches_per_epoch(r->loader) / r->options.accumulate;
+static enum status count_steps(struct run *r) {
+    int64_t epoch = data_batches_per_epoch(r->loader) / r->options.accumulate, micro;
     if (epoch < 1) epoch = 1;
-    r->steps = r->a->steps ? r->a->steps : epoch * (r->a->epochs ? r->a->epochs : 1);
+    r->steps = r->a->steps;
+    bool fits =
+        r->steps || !__builtin_mul_overflow(epoch, r->a->epochs ? r->a->epochs : 1, &r->steps);
+    if (fits && !__builtin_mul_overflow(r->steps, r->options.accumulate, &micro)) return ST_OK;
+    return diag_error(&r->c->ctx, ST_USAGE, "",
+                      "these are more batches than can be counted; give fewer --steps, --epochs or "
+                      "a smaller --accumulate");
 }
 
 /* Fresh weights: trained tensors of rank 2 and more from N(0, std); vectors keep the values of the
@@ -111,16 +122,39 @@ static uint32_t kept_tensors(struct run *r, struct array **out) {
 }
 
 static enum status save(struct run *r) {
+    struct arena_mark mark = arena_mark(&r->arena);
     struct array *list;
     uint32_t n = kept_tensors(r, &list);
-    const char *state = arena_printf(&r->arena, "{\"step\": %" PRId64 ", \"seed\": %" PRIu64 "}",
-                                     r->trainer->step, r->a->train.seed);
-    struct arena scratch;
-    arena_init(&scratch, &r->c->ctx);
+    const char *state =
+        arena_printf(&r->arena,
+                     "{\"step\": %" PRId64 ", \"seed\": %" PRIu64 ", \"batch\": %" PRId64
+                     ", \"accumulate\": %" PRId64 "}",
+                     r->trainer->step, r->a->train.seed, r->batch, r->options.accumulate);
     enum status st =
-        checkpoint_save(&scratch, r->path, r->trainer->step, list, n, state, (int)r->a->keep);
-    arena_reset(&scratch);
+        checkpoint_save(&r->arena, r->path, r->trainer->step, list, n, state, (int)r->a->keep);
+    arena_rewind(&r->arena, mark);
     return st;
+}
+
+/* What decides which samples a step sees and how dropout falls. A change is allowed, but the run is
+ * then not what an uninterrupted one would have been. */
+static void compare_state(struct run *r, const char *state) {
+    const struct {
+        const char *name;
+        json_int_t now;
+    } facts[] = {{"seed", (json_int_t)r->a->train.seed},
+                 {"batch", r->batch},
+                 {"accumulate", r->options.accumulate}};
+    json_t *saved = json_loads(state, 0, NULL);
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
+        json_t *x = json_object_get(saved, facts[i].name);
+        if (json_is_integer(x) && json_integer_value(x) != facts[i].now)
+            diag_warning(&r->c->ctx, r->a->resume,
+                         "--%s was %lld when the run was saved and is %lld now; the order of the "
+                         "data is another one from here on",
+                         facts[i].name, (long long)json_integer_value(x), (long long)facts[i].now);
+    }
+    json_decref(saved);
 }
 
 static enum status restore(struct run *r) {
@@ -140,6 +174,13 @@ static enum status restore(struct run *r) {
         size_t bytes = (size_t)type_bytes(&s->type);
         if (bytes) memcpy((void *)(uintptr_t)list[i].at, s->at, bytes);
     }
+    if (saved.list.n > n)
+        return diag_error(
+            &r->c->ctx, ST_DATA, r->a->resume,
+            "the checkpoint has %u tensors that this run does not keep; it belongs to "
+            "another model or optimizer",
+            (unsigned)(saved.list.n - n));
+    compare_state(r, state);
     r->trainer->step = r->first = step;
     return ST_OK;
 }
@@ -217,9 +258,9 @@ static enum status log_step(struct run *r, const lathe_step *s, double lr, doubl
 
 static enum status evaluate(struct run *r) {
     if (!r->a->eval) return ST_OK;
-    forward_copy_weights(&r->eval, r->trainer);
+    evaluator_copy_weights(&r->eval, r->trainer);
     struct eval_result e;
-    TRY(forward_eval(&r->eval, &r->eval_data, r->options.loss, &e));
+    TRY(evaluator_run(&r->eval, &e));
     struct metric m[] = {{"eval_loss", e.loss, false}, {"eval_accuracy", e.accuracy, false}};
     TRY(run_dir_log(r->dir, r->trainer->step, m, isnan(e.accuracy) ? 1 : 2));
     if (!r->a->quiet) {
@@ -256,7 +297,7 @@ static enum status one_step(struct run *r, struct progress *progress) {
         st = trainer_step(r->trainer, &s);
         loss += s.loss / (double)n;
     }
-    s.loss = loss;
+    if (st == ST_OK) s.loss = loss; /* else the one that stopped the step is of interest */
     double ms = (sys_seconds() - begin) * 1000;
     if (st == ST_OK || st == ST_NONFINITE) TRY(log_step(r, &s, lr, ms));
     TRY(st);
@@ -297,9 +338,9 @@ static enum status loop(struct run *r) {
 
 static enum status finish(struct run *r) {
     bool stopped = r->trainer->step < r->steps;
-    TRY(evaluate(r));
     TRY(save(r));
     TRY(trainer_export(r->trainer, arena_printf(&r->arena, "%s/model.onnx", r->path)));
+    TRY(evaluate(r));
     if (!r->a->quiet)
         printf("%s %s; trained weights in %s/model.onnx\n",
                stopped ? "stopped; continue with --resume" : "done:", r->path, r->path);
@@ -308,10 +349,10 @@ static enum status finish(struct run *r) {
 
 static enum status set_up(struct run *r) {
     TRY(data_open(&r->arena, r->a->data, r->a->open.map, r->a->open.nmap, &r->data));
-    TRY(open_model(r, false, &r->model));
+    TRY(open_model(r));
     TRY(build_trainer(r));
     TRY(build_loader(r));
-    count_steps(r);
+    TRY(count_steps(r));
     if (r->a->init_random >= 0) randomise(r);
     if (r->a->resume) TRY(restore(r));
     if (r->first >= r->steps)
@@ -319,21 +360,23 @@ static enum status set_up(struct run *r) {
                           "the run is already at step %" PRId64 " of %" PRId64
                           "; give more --steps",
                           r->first, r->steps);
-    if (r->a->eval) {
-        TRY(data_open(&r->arena, r->a->eval, r->a->open.map, r->a->open.nmap, &r->eval_data));
-        TRY(open_model(r, true, &r->eval_model));
-        TRY(forward_init(&r->eval, r->eval_model, &r->options));
-    }
+    TRY(open_evaluation(r));
     return open_dir(r);
+}
+
+static enum status run_all(void *arg) {
+    struct run *r = arg;
+    TRY(set_up(r));
+    r->a->started = true;
+    TRY(loop(r));
+    return finish(r);
 }
 
 enum status train_run(lathe_context *c, struct train_args *a) {
     struct run r = {.c = c, .a = a};
     arena_init(&r.arena, &c->ctx);
-    enum status st = set_up(&r);
-    if (st == ST_OK) st = loop(&r);
-    if (st == ST_OK) st = finish(&r);
-    if (r.eval_model) forward_release(&r.eval);
+    enum status st = (enum status)session_guard(c, run_all, &r);
+    evaluator_release(&r.eval);
     lathe_trainer_destroy(r.trainer);
     lathe_model_destroy(r.model);
     lathe_model_destroy(r.eval_model);

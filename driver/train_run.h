@@ -19,9 +19,10 @@ struct train_args {
     double init_random; /* < 0: keep the file's weights */
     bool quiet, profile;
     const volatile int *stop; /* set by a signal handler */
+    bool started; /* set once training began: what fails from here on failed while running */
 };
 /* Everything from opening the model to the exported weights; ST_STOPPED after a requested stop with
- * a checkpoint. */
+ * a checkpoint. What unwinds comes back as a status, with everything released. */
 enum status train_run(lathe_context *c, struct train_args *a) MUST_USE;
 
 /* progress.c: one line per step on a pipe, one rewritten line on a terminal. */

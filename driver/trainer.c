@@ -28,7 +28,6 @@ static enum status find_outputs(lathe_trainer *t) {
 enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_options *options,
                          const struct train_options *train) {
     t->model = m;
-    arena_init(&t->arena, &m->owner->ctx);
     struct session_compile sc = {
         .training = true, .no_optimize = options->no_optimize != 0, .train = train};
     TRY(session_graph(m, &sc, &t->graph));
@@ -44,11 +43,25 @@ enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_opt
 }
 
 void trainer_release(lathe_trainer *t) {
-    if (!t->model) return;
     cpu_destroy(t->exec);
     plan_destroy(t->plan);
     graph_destroy(t->graph);
-    arena_reset(&t->arena);
+}
+
+/* An input or a stored tensor that is not finite itself: bad data, or the last update overflowed.
+ */
+static const char *nonfinite_tensor(const lathe_trainer *t) {
+    for (uint32_t i = 1; i < t->plan->buffers.n; i++) {
+        const struct plan_buffer *b = &t->plan->buffers.at[i];
+        bool given = b->kind == BUF_PARAM || b->kind == BUF_STATE || b->kind == BUF_INPUT;
+        if (!given || !dtype_is_float(b->type.dtype)) continue;
+        const char *at = cpu_buffer_at(t->exec, (buf_id){i});
+        size_t size = dtype_size(b->type.dtype);
+        for (int64_t k = 0, n = type_count(&b->type); k < n; k++)
+            if (!isfinite(dtype_load(b->type.dtype, at + (size_t)k * size)))
+                return interned(&t->plan->strings, b->name);
+    }
+    return NULL;
 }
 
 /* Nothing is updated before plan->first_update, so the launches up to there can be run again, this
@@ -57,16 +70,28 @@ static enum status explain_nonfinite(lathe_trainer *t, const char *what) {
     struct ctx *c = &t->model->owner->ctx;
     enum status st = cpu_run(t->exec, 0, t->plan->first_update, true);
     if (st != ST_OK) return st;
+    const char *tensor = nonfinite_tensor(t);
+    if (tensor)
+        return diag_error(
+            c, ST_NONFINITE, tensor,
+            "the %s of step %lld is not finite because this tensor is not: the data or "
+            "the file holds it so, or an update overflowed; check the data, lower the "
+            "learning rate or clip",
+            what, (long long)t->step + 1);
     return diag_error(
         c, ST_NONFINITE, "",
         "the %s of step %lld is not finite although every result before it is; nothing was updated",
         what, (long long)t->step + 1);
 }
 
+/* Random numbers depend on the seed and the number of the micro-batch alone. */
+static void set_seed(lathe_trainer *t) {
+    uint64_t batch = (uint64_t)t->step * (uint64_t)t->accumulate + (uint64_t)t->micro;
+    if (t->seed) *t->seed = (int64_t)hash_combine(t->seed_base, batch);
+}
+
 enum status trainer_step(lathe_trainer *t, lathe_step *result) {
-    if (t->seed)
-        *t->seed =
-            (int64_t)hash_combine(t->seed_base, (uint64_t)(t->step * t->accumulate + t->micro));
+    set_seed(t);
     TRY(cpu_run(t->exec, 0, t->plan->first_update, false));
     result->loss = dtype_load(t->loss_type, t->loss);
     result->grad_norm = dtype_load(DT_f32, t->grad_norm);
@@ -82,6 +107,7 @@ enum status trainer_step(lathe_trainer *t, lathe_step *result) {
 }
 
 enum status trainer_loss(lathe_trainer *t, double *loss) {
+    set_seed(t);
     TRY(cpu_run(t->exec, 0, t->plan->first_update, false));
     *loss = dtype_load(t->loss_type, t->loss);
     return ST_OK;

@@ -128,7 +128,7 @@ static enum status check_attribute(struct checker *k, const Onnx__NodeProto *nod
                    type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TYPE_PROTO;
     if (message && !fields)
         return diag_error(c, ST_PARSE, what, "attribute '%s' has no value", a->name);
-    return ST_OK;
+    return check_known_attribute(k, node, a);
 }
 
 const char *node_label(const Onnx__NodeProto *node) {

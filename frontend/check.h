@@ -42,6 +42,10 @@ int64_t opset_version(const struct opsets *s, const char *domain);
 const char *node_label(const Onnx__NodeProto *node);
 /* Everything about a node but the names it uses. */
 enum status check_node(struct checker *k, const Onnx__NodeProto *node) MUST_USE;
+/* The type and, for strings, the value of an attribute that the specification fixes (check_attr.c).
+ */
+enum status check_known_attribute(struct checker *k, const Onnx__NodeProto *node,
+                                  const Onnx__AttributeProto *a) MUST_USE;
 enum status check_value_info(struct checker *k, Onnx__ValueInfoProto *v) MUST_USE;
 
 /* Check the names and nodes of the main graph with all that is nested in it, and of the training

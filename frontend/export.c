@@ -8,7 +8,7 @@
 
 struct exporter {
     struct ctx *ctx;
-    struct arena arena; /* dropped after the file is written */
+    struct arena *arena; /* the model's scratch, dropped after the file is written */
     VEC(struct onnx_replacement) out;
 };
 
@@ -18,12 +18,13 @@ static const void *broadcast_value(struct exporter *e, const struct import_param
     if (type_equal(&p->type, &p->stored)) return data;
     size_t have = (size_t)type_bytes(&p->type), want = (size_t)type_bytes(&p->stored);
     size_t inner = dtype_size(p->type.dtype);
+    if (!want) return data;
     int axis = p->type.rank;
     while (axis > 0 && p->type.dims[axis - 1] == p->stored.dims[axis - 1])
         inner *= (size_t)p->stored.dims[--axis];
     /* Only leading axes were folded: the value is one block, or blocks of a leading axis of size 1.
      */
-    char *out = arena_alloc(&e->arena, want);
+    char *out = arena_alloc(e->arena, want);
     CHECK(e->ctx, have == inner && have > 0);
     for (size_t i = 0; i < want; i += have) memcpy(out + i, data, have);
     return out;
@@ -31,7 +32,7 @@ static const void *broadcast_value(struct exporter *e, const struct import_param
 
 static const void *transposed(struct exporter *e, const struct type *t, const void *data) {
     size_t r = (size_t)t->dims[0], c = (size_t)t->dims[1], size = dtype_size(t->dtype);
-    char *out = arena_array(&e->arena, r * c, size);
+    char *out = arena_array(e->arena, r * c, size);
     for (size_t i = 0; i < r; i++)
         for (size_t k = 0; k < c; k++)
             memcpy(out + (k * r + i) * size, (const char *)data + (i * c + k) * size, size);
@@ -41,7 +42,7 @@ static const void *transposed(struct exporter *e, const struct type *t, const vo
 static void add(struct exporter *e, const char *name, const struct type *t, const void *data,
                 const struct onnx_use *uses, uint32_t nuses) {
     struct onnx_replacement r = {name, *t, data, uses, nuses};
-    vec_push(&e->arena, &e->out, r);
+    vec_push(e->arena, &e->out, r);
 }
 
 static enum status add_param(struct exporter *e, const struct import_param *p, const void *data) {
@@ -79,11 +80,9 @@ static enum status collect(struct exporter *e, const struct import_result *resul
 enum status onnx_export(struct onnx_model *m, const struct import_result *result,
                         const void *(*value)(void *user, const char *param), void *user,
                         const char *path) {
-    struct exporter *e = ARENA_NEW(&m->arena, struct exporter);
-    e->ctx = m->ctx;
-    arena_init(&e->arena, m->ctx);
-    enum status st = collect(e, result, value, user);
-    if (st == ST_OK) st = onnx_save(m, e->out.at, e->out.n, path);
-    arena_reset(&e->arena);
+    struct exporter e = {.ctx = m->ctx, .arena = &m->scratch};
+    enum status st = collect(&e, result, value, user);
+    if (st == ST_OK) st = onnx_save(m, e.out.at, e.out.n, path);
+    arena_reset(&m->scratch);
     return st;
 }

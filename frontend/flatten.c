@@ -28,6 +28,11 @@ int64_t node_int(const struct inode *n, const char *name, int64_t fallback) {
     return a && a->has_i ? a->i : fallback;
 }
 
+enum dtype node_dtype(const struct inode *n, const char *name) {
+    int64_t code = node_int(n, name, 0);
+    return code > 0 && code <= INT32_MAX ? dtype_from_onnx((int32_t)code) : DT_NONE;
+}
+
 double node_float(const struct inode *n, const char *name, double fallback) {
     const Onnx__AttributeProto *a = node_attr(n, name);
     return a && a->has_f ? (double)a->f : fallback;

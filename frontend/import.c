@@ -30,7 +30,17 @@ static enum status add_outputs(struct importer *im) {
     const Onnx__GraphProto *g = im->m->proto->graph;
     im->n = NULL;
     im->refused = false;
+    struct map seen;
+    map_init(&seen, im->a);
     for (size_t i = 0; i < g->n_output; i++) {
+        uint32_t before;
+        uint64_t name = intern(&im->names, g->output[i]->name).i;
+        if (map_get(&seen, name, &before))
+            return diag_error(
+                im->ctx, ST_PARSE, g->output[i]->name,
+                "outputs %u and %zu of the graph share this name; names must be unique",
+                (unsigned)before, i);
+        map_set(&seen, name, (uint32_t)i);
         struct ivalue *x = iv(im, im->outs[i]);
         if (x->kind != VK_TENSOR)
             return diag_error(im->ctx, ST_UNSUPPORTED, g->output[i]->name,
@@ -124,7 +134,7 @@ static enum status import_graph(struct importer *im) {
     im->r->nunsupported = im->unsupported.n;
     im->r->params = im->params.at;
     im->r->nparams = im->params.n;
-    if (im->unsupported.n) return fail_unsupported(im);
+    if (im->unsupported.n) return im->o->listing ? ST_UNSUPPORTED : fail_unsupported(im);
     TRY(add_outputs(im));
     tell(im);
     graph_settle(im->g);
@@ -145,11 +155,11 @@ enum status onnx_import(struct onnx_model *m, const struct import_options *o,
     if (!m->proto->graph) return diag_error(m->ctx, ST_PARSE, m->path, "the model holds no graph");
     const char *name = m->proto->graph->name;
     im->g = graph_create(m->ctx, name[0] ? name : "main");
+    result->graph = im->g; /* at once: an unwind must find it */
     enum status st = import_graph(im);
     if (st != ST_OK) {
         graph_destroy(im->g);
-        return st;
+        result->graph = NULL;
     }
-    result->graph = im->g;
-    return ST_OK;
+    return st;
 }

@@ -52,9 +52,9 @@ static val_id flat_positions(struct importer *im, val_id idx, const struct type 
     for (int i = k - 1; i >= 0; i--) {
         dim size = t->dims[batch + i];
         val_id part = squeeze(im, slice_axis(im, idx, last, i, 1), last);
-        val_id wrapped = op_2(im, OP_add, part, dim_value(im, DT_i64, size));
-        val_id low = op_2(im, OP_lt, part, scalar_int(im, DT_i64, 0));
-        part = op_3(im, OP_where, low, wrapped, part);
+        /* Through a table: gather checks the range, which positions in the flattened axis cannot.
+         */
+        part = gather(im, axis_iota(im, DT_i64, size, 0, 1), part, 0);
         if (stride != 1) part = op_2(im, OP_mul, part, dim_value(im, DT_i64, stride));
         sum = sum.i ? op_2(im, OP_add, sum, part) : part;
         stride = dim_times(im, stride, size);
@@ -85,7 +85,9 @@ void h_gather_nd(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
     val_id x = get(im, n, 0), idx = cast_to(im, get(im, n, 1), DT_i64);
     struct type t = ty(im, x), it = ty(im, idx), r = {.dtype = t.dtype};
-    int batch = (int)node_int(n, "batch_dims", 0), k = tuple_size(im, &t, &it, batch);
+    int64_t given = node_int(n, "batch_dims", 0);
+    int batch = given >= 0 && given < RANK_MAX ? (int)given : -1;
+    int k = tuple_size(im, &t, &it, batch);
     if (failed(im)) return;
     val_id at = flat_positions(im, idx, &t, batch, k);
     dim flat[RANK_MAX];

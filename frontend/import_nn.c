@@ -344,6 +344,10 @@ static bool read_window(struct importer *im, const struct inode *n, const struct
             return false;
         }
         win->kernel[i] = w->dims[2 + i];
+        if (win->kernel[i] > INT32_MAX) {
+            reject(im, ST_SHAPE, "a window of %lld", (long long)win->kernel[i]);
+            return false;
+        }
     }
     for (int i = 0; i < win->n; i++)
         if (win->kernel[i] < 1) {
@@ -551,12 +555,13 @@ void h_average_pool(struct importer *im, const struct inode *n, int lp) {
     if (lp) x = power_of(im, op_1(im, OP_abs, x), p);
     struct type t = ty(im, x), r;
     struct window w;
-    int64_t more[SPATIAL_MAX], taps = 1;
+    int64_t more[SPATIAL_MAX];
+    double taps = 1; /* the product of ten kernels may exceed 64 bits */
     if (failed(im) || !read_window(im, n, &t, NULL, false, &w) || !ceil_pads(im, &t, &w, more))
         return;
     bool include = node_int(n, "count_include_pad", 0) != 0, padded = false, grown = false;
     for (int i = 0; i < w.n; i++) {
-        taps *= w.kernel[i];
+        taps *= (double)w.kernel[i];
         padded |= w.pads[i] || w.pads[w.n + i];
         grown |= more[i] > 0;
     }
@@ -571,7 +576,7 @@ void h_average_pool(struct importer *im, const struct inode *n, int lp) {
     } else if (grown || (padded && !include)) {
         y = op_2(im, OP_div, y, covered(im, &t, &w, more, include));
     } else {
-        y = scale_by(im, y, 1.0 / (double)taps);
+        y = scale_by(im, y, 1.0 / taps);
     }
     r = ty(im, y);
     r.dims[0] = t.dims[0];

@@ -13,8 +13,12 @@ static int split_sizes(struct importer *im, const struct inode *n, const struct 
     const struct num *in;
     int64_t known;
     if (has_in(n, 1)) {
-        if (!known_ints(im, n, 1, &in, &known) || known > max) {
+        if (!known_ints(im, n, 1, &in, &known)) {
             refuse(im, "sizes that are computed at run time");
+            return 0;
+        }
+        if (known > max) {
+            reject(im, ST_SHAPE, "%lld sizes for %d outputs", (long long)known, max);
             return 0;
         }
         for (int i = 0; i < known; i++)
@@ -24,16 +28,24 @@ static int split_sizes(struct importer *im, const struct inode *n, const struct 
             }
         return (int)known;
     }
-    if (attr && given <= max) {
-        memcpy(sizes, attr, (size_t)given * sizeof *attr);
-        return given;
-    }
-    dim whole = t->dims[axis], each;
-    count = (int)node_int(n, "num_outputs", count);
-    if (count < 1 || count > max) {
-        reject(im, ST_SHAPE, "%d pieces", count);
+    if (attr && given > max) {
+        reject(im, ST_SHAPE, "%d sizes for %d outputs", given, max);
         return 0;
     }
+    for (int i = 0; attr && i < given; i++) {
+        sizes[i] = attr[i];
+        if (attr[i] >= 0) continue; /* a negative dim would be read as a symbol */
+        reject(im, ST_SHAPE, "a piece of size %lld", (long long)attr[i]);
+        return 0;
+    }
+    if (attr) return given;
+    dim whole = t->dims[axis], each;
+    int64_t pieces = node_int(n, "num_outputs", count);
+    if (pieces < 1 || pieces > max) {
+        reject(im, ST_SHAPE, "%lld pieces for %d outputs", (long long)pieces, max);
+        return 0;
+    }
+    count = (int)pieces;
     if (dim_known(whole)) {
         each = (whole + count - 1) / count;
         for (int i = 0; i < count; i++) {
@@ -121,6 +133,11 @@ void h_split_to_sequence(struct importer *im, const struct inode *n, int arg) {
         from = dim_plus(im, from, size);
         if (failed(im)) return;
         items[i] = new_item(im, piece);
+    }
+    if (dim_known(from) && dim_known(whole) && from != whole) {
+        reject(im, ST_SHAPE, "the pieces add up to %lld, not %lld", (long long)from,
+               (long long)whole);
+        return;
     }
     struct ivalue *out = iv(im, n->out[0]);
     out->kind = VK_SEQUENCE;

@@ -224,7 +224,7 @@ void h_concat(struct importer *im, const struct inode *n, int arg) {
 
 /* ---- casts --------------------------------------------------------------------------------- */
 void h_cast(struct importer *im, const struct inode *n, int arg) {
-    enum dtype t = arg ? in_type(im, n, 1).dtype : dtype_from_onnx((int32_t)node_int(n, "to", 0));
+    enum dtype t = arg ? in_type(im, n, 1).dtype : node_dtype(n, "to");
     if (t == DT_NONE) {
         refuse(im, "casting to ONNX element type %lld", (long long)node_int(n, "to", 0));
         return;
@@ -275,10 +275,16 @@ void h_constant_of_shape(struct importer *im, const struct inode *n, int arg) {
     set_out(im, n, 0, full(im, t, shape, rank, x));
 }
 
+/* The IR's iota counts in f64. */
+static bool exact_in_f64(int64_t x) {
+    const int64_t limit = (int64_t)1 << 53;
+    return x >= -limit && x <= limit;
+}
+
 void h_range(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
     const struct num *s, *e, *d;
-    int64_t c;
+    int64_t ns, ne, nd;
     double fs, fe, fd;
     struct type t = in_type(im, n, 0);
     if (dtype_is_float(t.dtype)) {
@@ -297,13 +303,21 @@ void h_range(struct importer *im, const struct inode *n, int arg) {
                 iota(im, t.dtype, count <= 0 ? 0 : whole + ((double)whole < count), fs, fd));
         return;
     }
-    if (!known_ints(im, n, 0, &s, &c) || !known_ints(im, n, 1, &e, &c) ||
-        !known_ints(im, n, 2, &d, &c)) {
+    if (!known_ints(im, n, 0, &s, &ns) || !known_ints(im, n, 1, &e, &ne) ||
+        !known_ints(im, n, 2, &d, &nd)) {
         refuse(im, "bounds that are computed at run time");
+        return;
+    }
+    if (ns != 1 || ne != 1 || nd != 1) {
+        reject(im, ST_SHAPE, "start, limit and delta must be single numbers");
         return;
     }
     if (d->sym || s->sym || d->v == 0) {
         refuse(im, "a symbolic start or step, or a step of 0");
+        return;
+    }
+    if (!exact_in_f64(s->v) || !exact_in_f64(d->v) || (!e->sym && !exact_in_f64(e->v))) {
+        refuse(im, "bounds beyond 2^53");
         return;
     }
     dim count;
@@ -314,11 +328,7 @@ void h_range(struct importer *im, const struct inode *n, int arg) {
         }
         count = dim_minus(im, e->v, s->v);
     } else {
-        int64_t span;
-        if (d->v == INT64_MIN || __builtin_sub_overflow(e->v, s->v, &span)) {
-            reject(im, ST_SHAPE, "the count overflows");
-            return;
-        }
+        int64_t span = e->v - s->v;
         count = span != 0 && (span > 0) == (d->v > 0) ? (span - (d->v > 0 ? 1 : -1)) / d->v + 1 : 0;
     }
     if (failed(im)) return;
@@ -328,8 +338,7 @@ void h_range(struct importer *im, const struct inode *n, int arg) {
 void h_eye_like(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
     struct type t = in_type(im, n, 0);
-    enum dtype to =
-        node_has(n, "dtype") ? dtype_from_onnx((int32_t)node_int(n, "dtype", 1)) : t.dtype;
+    enum dtype to = node_has(n, "dtype") ? node_dtype(n, "dtype") : t.dtype;
     if (t.rank != 2) {
         reject(im, ST_SHAPE, "input must have rank 2, found %d", t.rank);
         return;

@@ -26,20 +26,21 @@ static bool slice_range(struct importer *im, dim size, struct num s, struct num 
         refuse(im, "step %lld on a symbolic size", (long long)step);
         return false;
     }
-    if (!s.sym && s.v < 0) lo = s.v <= -INT32_MAX ? 0 : dim_known(size) ? size + s.v : 0;
+    /* Known sizes are clamped here too: a negative dim would be read as a symbol. */
+    if (!s.sym && s.v < 0) lo = dim_known(size) && s.v >= -size ? size + s.v : 0;
     if (!s.sym && s.v < 0 && s.v > -INT32_MAX && !dim_known(size) &&
         !dim_try_sub(t, size, -s.v, &lo))
         return false;
     if (!e.sym && (e.v >= INT32_MAX || (dim_known(size) && e.v > size))) hi = size;
-    if (!e.sym && e.v < 0) hi = dim_known(size) ? size + e.v : 0;
+    if (!e.sym && e.v < 0) hi = dim_known(size) && e.v >= -size ? size + e.v : 0;
     if (!e.sym && e.v < 0 && !dim_known(size) &&
         (e.v < -INT32_MAX || !dim_try_sub(t, size, -e.v, &hi))) {
         refuse(im, "an end that cannot be derived from symbolic sizes");
         return false;
     }
-    if (dim_known(lo) && lo < 0) lo = 0;
-    *start = lo;
-    *count = dim_minus(im, hi, lo);
+    bool empty = dim_known(lo) && dim_known(hi) && hi < lo;
+    *start = empty ? 0 : lo;
+    *count = empty ? 0 : dim_minus(im, hi, lo);
     return !failed(im);
 }
 
@@ -221,10 +222,8 @@ void h_pad(struct importer *im, const struct inode *n, int arg) {
         pads = node_ints(n, n->opset < 2 ? "paddings" : "pads", &c);
         known = c;
     } else if (!known_numbers(im, n, 1, &pads, &known)) {
-        {
-            refuse(im, "pads that are computed at run time");
-            return;
-        }
+        refuse(im, "pads that are computed at run time");
+        return;
     }
     if (has_in(n, 3)) {
         if (!known_numbers(im, n, 3, &named, &na) || na > RANK_MAX) {

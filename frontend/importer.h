@@ -152,6 +152,9 @@ void flatten_captures(struct importer *im, const struct scope *s, const Onnx__Gr
                       int depth, void (*seen)(struct importer *im, uint32_t v));
 const Onnx__AttributeProto *node_attr(const struct inode *n, const char *name);
 int64_t node_int(const struct inode *n, const char *name, int64_t fallback);
+/* An attribute that holds an ONNX element type; DT_NONE when absent or of a type without a name
+ * here. */
+enum dtype node_dtype(const struct inode *n, const char *name);
 double node_float(const struct inode *n, const char *name, double fallback);
 bool node_str_is(const struct inode *n, const char *name, const char *s); /* false when absent */
 bool node_has(const struct inode *n, const char *name);

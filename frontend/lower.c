@@ -429,11 +429,30 @@ static bool reads_broken(struct importer *im, const struct inode *n) {
     return false;
 }
 
+/* What inference says of a step that it cannot do is kept for the list of unsupported ops: shown at
+ * once, there would be several errors for one model. */
+struct held_report {
+    struct importer *im;
+    void (*report)(void *user, enum severity sev, enum status code, const char *origin,
+                   const char *message);
+    void *user;
+    const char *text;
+};
+
+static void hold_unsupported(void *user, enum severity sev, enum status code, const char *origin,
+                             const char *message) {
+    struct held_report *h = user;
+    if (sev == SEV_ERROR && code == ST_UNSUPPORTED)
+        h->text = arena_strdup(h->im->a, message);
+    else if (h->report)
+        h->report(h->user, sev, code, origin, message);
+}
+
 /* An op that inference refuses is unsupported, not wrong: go on and collect. */
-static void soften(struct importer *im, const struct inode *n) {
+static void soften(struct importer *im, const struct inode *n, const char *why) {
     if (im->st != ST_UNSUPPORTED) return;
     im->st = ST_OK;
-    note_refusal(im, n, "see the message above");
+    note_refusal(im, n, why ? why : "not supported");
     im->refused = true;
 }
 
@@ -446,8 +465,14 @@ static void lower_one(struct importer *im, const struct inode *n) {
         mark_broken(im, n);
         return;
     }
+    struct ctx *c = im->ctx;
+    struct held_report held = {im, c->report, c->report_user, NULL};
+    c->report = hold_unsupported;
+    c->report_user = &held;
     if (!reads_broken(im, n) && !shape_eval(im, n) && !failed(im)) h->fn(im, n, h->arg);
-    soften(im, n);
+    c->report = held.report;
+    c->report_user = held.user;
+    soften(im, n, held.text);
     mark_broken(im, n);
 }
 

@@ -29,7 +29,7 @@ struct onnx_tensor {
 };
 
 /* Map `path` (a .onnx file, or a directory holding exactly one), scan the wire format within bounds
- * (depth, counts, total size; onnx.md's list of hostile files), unpack, and check what the ONNX
+ * (depth, counts, total size), unpack, and check what the ONNX
  * checker would and more: names, duplicates, SSA, opsets. Weights are not copied. ST_IO, ST_PARSE
  * or ST_UNSUPPORTED with one diagnostic. */
 enum status onnx_load(struct ctx *c, const char *path, struct onnx_model **out) MUST_USE;

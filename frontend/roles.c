@@ -90,8 +90,7 @@ bool slot_differentiable(const struct inode *n, int slot) {
     if (strcmp(n->op, "OneHot") == 0) return slot == 2;
     if (strcmp(n->op, "BatchNormalization") == 0) return slot < 3;
     if (strcmp(n->op, "ScatterElements") == 0 || strcmp(n->op, "ScatterND") == 0) return slot != 1;
-    if (strcmp(n->op, "Cast") == 0)
-        return dtype_is_float(dtype_from_onnx((int32_t)node_int(n, "to", 0)));
+    if (strcmp(n->op, "Cast") == 0) return dtype_is_float(node_dtype(n, "to"));
     return true;
 }
 

@@ -204,29 +204,58 @@ static bool eval_gather(struct importer *im, const struct inode *n) {
     return true;
 }
 
-static bool eval_slice(struct importer *im, const struct inode *n) {
-    struct content a;
-    const int64_t *s, *e, *ax, *st;
-    int64_t ns, ne, na = 1, nst = 1, one = 1, at[KNOWN_MAX], count = 0;
-    if (!known_content(im, n, 0, &a) || a.t.rank != 1 || n->nin < 3) return false;
-    if (!known_numbers(im, n, 1, &s, &ns) || !known_numbers(im, n, 2, &e, &ne)) return false;
-    st = &one;
-    if (has_in(n, 3) && !known_numbers(im, n, 3, &ax, &na)) return false;
-    if (has_in(n, 4) && !known_numbers(im, n, 4, &st, &nst)) return false;
-    if (ns != 1 || ne != 1 || na != 1 || nst != 1 || st[0] == 0) return false;
-    int64_t len = a.n, step = st[0], lo = s[0] < 0 ? s[0] + len : s[0];
-    int64_t hi = e[0] < 0 && e[0] >= -len ? e[0] + len : e[0];
+/* First index, step and count of one sliced axis of length `len`, clamped as ONNX Slice says. */
+struct cut {
+    int64_t first, step, count;
+};
+
+static struct cut cut_axis(int64_t start, int64_t end, int64_t step, int64_t len) {
+    int64_t lo = start < 0 ? start + len : start;
+    int64_t hi = end < 0 && end >= -len ? end + len : end;
+    struct cut c = {.step = step};
     if (step > 0) {
         lo = lo < 0 ? 0 : lo > len ? len : lo;
         hi = hi < 0 ? 0 : hi > len ? len : hi;
-        for (int64_t i = lo; i<hi; i += step> len ? len : step) at[count++] = i;
+        c.count = hi > lo ? (hi - lo - 1) / step + 1 : 0;
     } else {
         lo = lo < 0 ? -1 : lo >= len ? len - 1 : lo;
         hi = hi < -1 ? -1 : hi > len - 1 ? len - 1 : hi;
-        for (int64_t i = lo; i > hi; i += step < -len ? -len : step) at[count++] = i;
+        c.step = step < -len ? -len : step; /* the smallest number has no opposite */
+        c.count = lo > hi ? (lo - hi - 1) / (c.step ? -c.step : 1) + 1 : 0;
     }
+    c.first = lo;
+    return c;
+}
+
+static bool eval_slice(struct importer *im, const struct inode *n) {
+    struct content a;
+    const int64_t *s, *e, *ax = NULL, *st = NULL;
+    int64_t ns, ne, na = 0, nst = 0;
+    if (!known_content(im, n, 0, &a) || n->nin < 3) return false;
+    if (!known_numbers(im, n, 1, &s, &ns) || !known_numbers(im, n, 2, &e, &ne)) return false;
+    if (has_in(n, 3) && !known_numbers(im, n, 3, &ax, &na)) return false;
+    if (has_in(n, 4) && !known_numbers(im, n, 4, &st, &nst)) return false;
+    if (ne != ns || ns > a.t.rank || (ax && na != ns) || (st && nst != ns)) return false;
+    struct cut cuts[RANK_MAX];
     struct type t = a.t;
-    t.dims[0] = count;
+    for (int i = 0; i < t.rank; i++) cuts[i] = (struct cut){0, 1, t.dims[i]};
+    for (int64_t k = 0; k < ns; k++) {
+        int64_t axis = ax ? ax[k] : k, step = st ? st[k] : 1;
+        if (axis < 0) axis += t.rank;
+        if (axis < 0 || axis >= t.rank || step == 0) return false;
+        cuts[axis] = cut_axis(s[k], e[k], step, a.t.dims[axis]);
+        t.dims[axis] = cuts[axis].count;
+    }
+    int64_t at[KNOWN_MAX], count = type_count(&t);
+    for (int64_t k = 0; k < count; k++) {
+        int64_t rest = k, stride = 1, from = 0;
+        for (int i = t.rank - 1; i >= 0; i--) {
+            from += (cuts[i].first + rest % t.dims[i] * cuts[i].step) * stride;
+            rest /= t.dims[i];
+            stride *= a.t.dims[i];
+        }
+        at[k] = from;
+    }
     pick(im, n->out[0], &t, &a, at, count);
     return true;
 }
@@ -263,10 +292,33 @@ static bool eval_view(struct importer *im, const struct inode *n,
 
 static bool eval_transpose(struct importer *im, const struct inode *n) {
     struct content a;
-    if (!known_content(im, n, 0, &a) || a.t.rank > 1) return false;
+    if (!known_content(im, n, 0, &a)) return false;
+    int rank = a.t.rank, count = 0;
+    const int64_t *perm = node_ints(n, "perm", &count);
+    if (perm && count != rank) return false;
+    struct type t = a.t;
+    int64_t strides[RANK_MAX], from[RANK_MAX], stride = 1;
+    for (int i = rank - 1; i >= 0; i--) {
+        from[i] = stride;
+        stride *= a.t.dims[i];
+    }
+    for (int i = 0; i < rank; i++) {
+        int64_t p = perm ? perm[i] : rank - 1 - i;
+        if (p < 0 || p >= rank) return false;
+        t.dims[i] = a.t.dims[p];
+        strides[i] = from[p];
+    }
+    if (type_count(&t) != a.n) return false; /* an axis named twice: the handler says so */
     int64_t at[KNOWN_MAX];
-    for (int64_t i = 0; i < a.n; i++) at[i] = i;
-    pick(im, n->out[0], &a.t, &a, at, a.n);
+    for (int64_t k = 0; k < a.n; k++) {
+        int64_t rest = k;
+        at[k] = 0;
+        for (int i = rank - 1; i >= 0; i--) {
+            at[k] += rest % t.dims[i] * strides[i];
+            rest /= t.dims[i];
+        }
+    }
+    pick(im, n->out[0], &t, &a, at, a.n);
     return true;
 }
 
@@ -438,7 +490,7 @@ bool shape_eval(struct importer *im, const struct inode *n) {
     if (is(n, "Expand")) return eval_expand(im, n);
     if (is(n, "Split")) return eval_split(im, n);
     if (is(n, "Where")) return eval_where(im, n);
-    if (is(n, "Cast")) return eval_cast(im, n, dtype_from_onnx((int32_t)node_int(n, "to", 0)));
+    if (is(n, "Cast")) return eval_cast(im, n, node_dtype(n, "to"));
     if (is(n, "CastLike")) return eval_cast(im, n, in_type(im, n, 1).dtype);
     if (is(n, "Range")) return eval_range(im, n);
     if (is(n, "ConstantOfShape")) return eval_fill(im, n);

@@ -19,13 +19,16 @@
  *     lathe_trainer_step(trainer, &s);              // s.loss
  *     lathe_trainer_export(trainer, "trained.onnx");
  *
- * Errors. Every function returns a status; the story is told to the context's `report` callback:
- * one line, with the ONNX node or file it is about. Outputs are set to NULL on failure. Nothing
- * exits, aborts, prints or reads the environment.
+ * Errors. What can fail returns a status; the story is told to the context's `report` callback: one
+ * line, with the ONNX node or file it is about. Only a NULL where an object or a text is needed is
+ * LATHE_USAGE without a line. Handed-out pointers are NULL and views zeroed on failure. Beside the
+ * statuses a function lists, every one may give OUT_OF_MEMORY and INTERNAL; after those, destroying
+ * is all that may be done with the objects involved. Nothing exits, prints or reads the
+ * environment.
  *
- * Ownership. What a function hands out through a `**out` parameter is the caller's to destroy, in
- * the order trainer, model, context; destroying NULL does nothing. Tensor views and strings are
- * borrowed; each says until when.
+ * Ownership. What a function hands out through a `**` parameter is the caller's to destroy or free,
+ * in the order trainer, model, context; destroying NULL does nothing. Tensor views and strings are
+ * borrowed; each says until when. Texts in options are only read during the call that takes them.
  *
  * Threads. A context and everything made from it is used by one thread at a time; different
  * contexts are independent. Worker threads belong to the context. Results are bit-identical for any
@@ -110,7 +113,7 @@ typedef struct lathe_context_options {
     void (*report)(void *user, lathe_severity severity, lathe_status status, const char *origin,
                    const char *message);
     void *report_user;
-    int32_t threads; /* CPU threads; 0: as many as the process may use */
+    int32_t threads; /* CPU threads, at most 1024; 0: as many as the process may use */
 } lathe_context_options;
 #define LATHE_CONTEXT_OPTIONS_INIT                                                                 \
     { sizeof(lathe_context_options), 0, 0, 0, 0, 0, 0 }
@@ -138,7 +141,8 @@ typedef struct lathe_model_options {
     int64_t batch;    /* size of a symbolic first dimension of the inputs; 0: from the data, else
                          symbolic */
     int64_t seq;      /* size of a symbolic second dimension of integer inputs; 0 likewise */
-    const char *data; /* data source whose shapes bind symbolic dimensions; may be NULL */
+    const char *data; /* file whose arrays size the symbolic dimensions of the inputs they are named
+                         like (a batch of all samples); tokens and text: batch 8, seq up to 128 */
     const char *const *map; /* "INPUT=ARRAY" renames for `data`; nmap of them */
     int32_t nmap;
     int32_t inference; /* 1: BatchNorm on running statistics, Dropout off (eval, run) */
@@ -147,14 +151,14 @@ typedef struct lathe_model_options {
     { sizeof(lathe_model_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Open an ONNX file, or a directory holding exactly one. `options` may be NULL.
- * Statuses: IO, PARSE, UNSUPPORTED (lists everything at once), SHAPE, TYPE. Thread safety: as the
- * context's. */
+ * Statuses: USAGE, IO, PARSE, UNSUPPORTED (lists everything at once), SHAPE, TYPE, DATA (one symbol
+ * with two sizes). Thread safety: as the context's. */
 LATHE_API lathe_status lathe_model_open(lathe_context *ctx, const char *path,
                                         const lathe_model_options *options, lathe_model **out);
 LATHE_API void lathe_model_destroy(lathe_model *model);
 /* Inputs, outputs, every parameter with its decision and reason, ops, unsupported things. Works for
- * models that lathe_model_open would refuse as unsupported. `*text` is freed with lathe_text_free.
- * Thread safety: as the context's. */
+ * models that lathe_model_open would refuse as unsupported. `json`: not 0 for JSON. `*text` is
+ * freed with lathe_text_free. Statuses: as lathe_model_open. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_info(lathe_context *ctx, const char *path,
                                   const lathe_model_options *options, int32_t json, char **text);
 
@@ -166,24 +170,24 @@ typedef struct lathe_train_options {
     const char *optimizer; /* "adamw" (NULL), "adam", "sgd" */
     const char *recipe;    /* "fp32" (NULL) */
     double lr;             /* learning rate of the first step; changed by lathe_trainer_set_lr */
-    double beta1, beta2, eps, weight_decay, momentum,
-        dampening; /* PyTorch's defaults where negative */
+    /* PyTorch's defaults where negative. Betas and eps are Adam's, momentum, dampening and nesterov
+     * SGD's: USAGE with the other one. */
+    double beta1, beta2, eps, weight_decay, momentum, dampening;
     int32_t nesterov;
     double clip; /* largest global gradient norm; 0: none */
     uint64_t seed;
     int32_t keep_gradients; /* 1: lathe_trainer_get("grad/NAME") works */
     int32_t no_optimize;    /* 1: skip optimising passes and fusion (a reference to compare with) */
-    int64_t accumulate;     /* micro-batches per update (0 and 1: every step updates) */
+    int64_t accumulate;     /* micro-batches per update, up to 2^30 (0, 1: every step updates) */
 } lathe_train_options;
 #define LATHE_TRAIN_OPTIONS_INIT                                                                   \
     { sizeof(lathe_train_options), 0, 0, 0, 1e-3, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 1 }
 
 typedef struct lathe_step {
     size_t size;
-    double loss;      /* before the update */
-    double grad_norm; /* before clipping */
-    int64_t step; /* counts updates from 1: of this update, or of the one that this micro-batch goes
-                     into */
+    double loss;      /* mean over the (micro-)batch, before the update */
+    double grad_norm; /* before clipping; with accumulation of the sum so far */
+    int64_t step;     /* of this update, or of the one this micro-batch goes into, from 1 */
 } lathe_step;
 #define LATHE_STEP_INIT                                                                            \
     { sizeof(lathe_step), 0, 0, 0 }
@@ -194,32 +198,40 @@ typedef struct lathe_step {
 LATHE_API lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options *options,
                                             lathe_trainer **out);
 LATHE_API void lathe_trainer_destroy(lathe_trainer *trainer);
-/* The memory of input or label `name`, valid until the trainer is destroyed: write the next batch
- * into it. The i-th name is given by index (USAGE past the end). Thread safety: as the context's.
- */
+/* The memory of input or label `name`, [batch, ...], valid until the trainer is destroyed: write
+ * the next batch into it. By index from 0 for those who want all; USAGE, without a line, past the
+ * end. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_input(lathe_trainer *trainer, const char *name,
                                            lathe_tensor *out);
 LATHE_API lathe_status lathe_trainer_input_at(lathe_trainer *trainer, int32_t index,
                                               lathe_tensor *out);
-/* One step on the current inputs; with `accumulate` = K, one micro-batch, and every K-th call
- * updates with the mean of the last K gradients. LATHE_NONFINITE: the loss or gradient norm is NaN
- * or infinite; parameters and states are as before, and the diagnostic names the first op with a
- * non-finite result. LATHE_DATA: a label or index is out of range. Thread safety: as the context's.
- */
+/* One step on the current inputs; `result` may be NULL. With `accumulate` = K, one micro-batch, and
+ * every K-th call updates with the mean of the last K gradients: every micro-batch weighs the same,
+ * also when ignored labels (-100) leave one with fewer targets. LATHE_NONFINITE: the loss or
+ * gradient norm is NaN or infinite; parameters and states are as before, `result` holds the values,
+ * and the diagnostic names the op or tensor that it came from. LATHE_DATA: a label or index is out
+ * of range; nothing was updated. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_step(lathe_trainer *trainer, lathe_step *result);
-/* Loss on the current inputs without changing anything. The forward pass is the training one (batch
- * statistics). Thread safety: as the context's. */
+/* Loss on the current inputs without changing parameters or states: what lathe_trainer_step would
+ * return next. The forward pass is the training one (batch statistics, dropout). Statuses: DATA.
+ * Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_loss(lathe_trainer *trainer, double *loss);
+/* The learning rate from the next step on: 0 to 1e30, else USAGE. Thread safety: as the context's.
+ */
 LATHE_API lathe_status lathe_trainer_set_lr(lathe_trainer *trainer, double lr);
-/* A parameter, state or output by name (with keep_gradients also "grad/NAME"); valid until the next
- * step, writable for parameters and states. Thread safety: as the context's. */
+/* A parameter, state or output by name (with keep_gradients also "grad/NAME"), else USAGE. The
+ * memory is valid until the trainer is destroyed and changes with each step; parameters and states
+ * may be written to. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_get(lathe_trainer *trainer, const char *name,
                                          lathe_tensor *out);
+/* The same for parameters, trained and frozen, by index from 0; USAGE, without a line, past the
+ * end. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_param_at(lathe_trainer *trainer, int32_t index,
                                               lathe_tensor *out);
 /* Bytes held for tensors, as predicted by the plan. Thread safety: as the context's. */
 LATHE_API size_t lathe_trainer_bytes(const lathe_trainer *trainer);
-/* Write the trained weights into a copy of the user's own ONNX graph. Statuses: IO. Thread safety:
+/* Write the trained weights into a copy of the user's own ONNX graph; past 1.9 GB they go to
+ * `path`.data. Statuses: IO, UNSUPPORTED (a weight inside a function or subgraph). Thread safety:
  * as the context's. */
 LATHE_API lathe_status lathe_trainer_export(lathe_trainer *trainer, const char *path);
 

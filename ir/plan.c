@@ -124,28 +124,37 @@ static void usage_at(const struct plan *p, uint32_t at, int64_t bytes[USE_COUNT]
     }
 }
 
-struct plan_usage plan_usage(const struct plan *p) {
-    struct plan_usage u = {.peak_step = p->arena_bytes[ARENA_STEP]};
+struct peak_question {
+    const struct plan *p;
+    uint32_t launch;
+};
+
+/* The first launch during which the step's buffers hold the most bytes. */
+static enum status find_peak(struct arena *scratch, void *user) {
+    struct peak_question *q = user;
+    const struct plan *p = q->p;
     uint32_t n = p->launches.n;
-    if (n == 0) {
-        usage_at(p, 0, u.bytes);
-        return u;
-    }
-    struct arena scratch;
-    arena_init(&scratch, p->ctx);
-    int64_t *change = ARENA_ARRAY(&scratch, int64_t, (size_t)n + 1);
+    int64_t *change = ARENA_ARRAY(scratch, int64_t, (size_t)n + 1);
     for (uint32_t i = 1; i < p->buffers.n; i++) {
         const struct plan_buffer *b = &p->buffers.at[i];
-        if (b->alias.i != 0 || buffer_arena(b->kind) != ARENA_STEP) continue;
+        if (n == 0 || b->alias.i != 0 || buffer_arena(b->kind) != ARENA_STEP) continue;
         change[b->first] += b->bytes;
         change[b->last + 1] -= b->bytes;
     }
     int64_t now = 0, peak = -1;
     for (uint32_t k = 0; k < n; k++) {
         now += change[k];
-        if (now > peak) peak = now, u.peak_launch = k;
+        if (now > peak) peak = now, q->launch = k;
     }
-    arena_reset(&scratch);
+    return ST_OK;
+}
+
+struct plan_usage plan_usage(const struct plan *p) {
+    struct plan_usage u = {.peak_step = p->arena_bytes[ARENA_STEP]};
+    struct peak_question q = {.p = p};
+    enum status st = arena_with_scratch(p->ctx, find_peak, &q);
+    CHECK(p->ctx, st == ST_OK);
+    u.peak_launch = q.launch;
     usage_at(p, u.peak_launch, u.bytes);
     return u;
 }

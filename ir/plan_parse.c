@@ -7,7 +7,7 @@
 #include "ir/plan_text.h"
 #include <string.h>
 
-enum { VIEWS_MAX = 65535, LIST_MAX = 64, SLOT_MAX = 65535, THREADS_MAX = 65536 };
+enum { VIEWS_MAX = 65535, LIST_MAX = 64, SLOT_MAX = 65535, THREADS_MAX = 65536, ARCH_MAX = 999 };
 
 struct parser {
     struct lexer lex;
@@ -440,6 +440,8 @@ static enum status parse_launch(struct parser *x) {
         TRY(lex_want_word(l, "write"));
         TRY(lex_want_double(l, &q.cost.bytes_written));
     }
+    TRY(plan_parse_calls(l, x->p, &q));
+    if (x->p->cuda_arch && q.workspace.i) q.work_bytes = x->p->buffers.at[q.workspace.i].bytes;
     if (lex_take_word(l, "loc")) TRY(lex_want_string(l, &origin));
     q.origin = intern(&x->p->strings, origin);
     vec_push(&x->p->arena, &x->p->launches, q);
@@ -460,6 +462,10 @@ static enum status parse_head(struct parser *x) {
         TRY(lex_want_word(l, plan_arena_word((enum arena_class)k)));
         TRY(want_bytes(l, &x->p->arena_bytes[k]));
     }
+    if (!lex_take_word(l, "cuda")) return ST_OK;
+    int64_t arch;
+    TRY(lex_want_int(l, 1, ARCH_MAX, &arch));
+    x->p->cuda_arch = (int)arch;
     return ST_OK;
 }
 
@@ -515,10 +521,12 @@ static enum status parse_plan(struct parser *x, const char *text, size_t n, cons
             TRY(parse_buffer(x));
         else if (lex_take_word(l, "group"))
             TRY(parse_group(x));
+        else if (lex_take_word(l, "kernel"))
+            TRY(plan_parse_kernel(l, x->p, &x->scratch));
         else if (lex_take_word(l, "launch"))
             TRY(parse_launch(x));
         else
-            return lex_expected(l, "buffer, group, launch or '}'");
+            return lex_expected(l, "buffer, group, kernel, launch or '}'");
         arena_rewind(&x->scratch, mark);
         lex_again(l);
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* plan_text.c - the canonical text form of a plan (docs/IR.md, "Plan") and whether two plans are
  * the same. Reading it back is plan_parse.c, judging it plan_verify.c: a plan that is not
- * legal prints too. What is generated for a GPU (kernels and calls) is left out: it follows from
- * the rest. */
+ * legal prints too. What is generated for a GPU (kernels and calls) is plan_text_cuda.c. */
 #include "ir/plan_text.h"
 #include "ir/lex.h"
 #include <string.h>
@@ -259,6 +258,7 @@ static void put_launch(const struct plan *p, uint32_t id, struct buf *out) {
         put_count(out, "read", c->bytes_read);
         put_count(out, "write", c->bytes_written);
     }
+    plan_put_calls(p, l, out);
     if (origin[0]) {
         buf_puts(out, " loc ");
         buf_quoted(out, origin);
@@ -273,8 +273,10 @@ void plan_print(const struct plan *p, struct buf *out) {
     for (int k = 0; k < ARENA_CLASSES; k++)
         buf_printf(out, "  arena %s %lld\n", plan_arena_word((enum arena_class)k),
                    (long long)p->arena_bytes[k]);
+    if (p->cuda_arch) buf_printf(out, "  cuda %d\n", p->cuda_arch);
     for (uint32_t k = 1; k < p->buffers.n; k++) put_buffer(p, k, out);
     for (uint32_t k = 1; k < p->groups.n; k++) put_group(p, k, out);
+    plan_put_kernels(p, out);
     for (uint32_t k = 0; k < p->launches.n; k++) put_launch(p, k, out);
     buf_puts(out, "}\n");
 }
@@ -371,6 +373,7 @@ static bool same_launch(const struct pair *p, const struct plan_launch *x,
         return false;
     for (int k = 0; k < x->nattrs; k++)
         if (!same_attr(&x->attrs[k], &y->attrs[k])) return false;
+    if (!plan_same_calls(p->a, x, p->b, y)) return false;
     return same_views(x->in, y->in, x->nin) && same_views(x->out, y->out, x->nout) &&
            same_double(x->cost.flops, y->cost.flops) &&
            same_double(x->cost.bytes_read, y->cost.bytes_read) &&
@@ -382,7 +385,7 @@ bool plan_equal(const struct plan *a, const struct plan *b) {
     if (!same_str(&p, a->name, b->name) || a->threads != b->threads ||
         a->first_update != b->first_update || a->buffers.n != b->buffers.n ||
         a->groups.n != b->groups.n || a->launches.n != b->launches.n ||
-        !same_ints(a->arena_bytes, b->arena_bytes, ARENA_CLASSES))
+        !same_ints(a->arena_bytes, b->arena_bytes, ARENA_CLASSES) || !plan_same_kernels(a, b))
         return false;
     for (uint32_t k = 1; k < a->buffers.n; k++)
         if (!same_buffer(&p, &a->buffers.at[k], &b->buffers.at[k])) return false;

@@ -4,6 +4,7 @@
 #ifndef LATHE_IR_PLAN_TEXT_H
 #define LATHE_IR_PLAN_TEXT_H
 
+#include "ir/lex.h"
 #include "ir/plan.h"
 
 /* Bounds of a plan that comes from text: sums and products of two numbers of a view, and the sum of
@@ -35,5 +36,14 @@ static inline bool plan_blob_absent(const struct blob *b) {
     return !b->data && !b->bytes && !b->hash;
 }
 uint64_t plan_blob_hash(const struct blob *b); /* never 0 */
+
+/* What plans for a GPU have (plan_text_cuda.c). */
+void plan_put_kernels(const struct plan *p, struct buf *out);
+void plan_put_calls(const struct plan *p, const struct plan_launch *l, struct buf *out);
+enum status plan_parse_kernel(struct lexer *l, struct plan *p, struct arena *scratch) MUST_USE;
+enum status plan_parse_calls(struct lexer *l, struct plan *p, struct plan_launch *q) MUST_USE;
+bool plan_same_kernels(const struct plan *a, const struct plan *b);
+bool plan_same_calls(const struct plan *a, const struct plan_launch *x, const struct plan *b,
+                     const struct plan_launch *y);
 
 #endif

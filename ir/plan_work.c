@@ -110,17 +110,31 @@ int64_t group_row_length(const struct plan_group *g) {
     return n;
 }
 
+struct group_question {
+    const struct plan *p;
+    const struct plan_launch *l;
+    int64_t per_thread, shared;
+};
+
+static enum status answer_group(struct arena *scratch, void *user) {
+    struct group_question *q = user;
+    const struct group_layout *g = plan_group_layout(q->p, q->l, scratch);
+    q->per_thread = g->thread_bytes;
+    q->shared = g->shared_bytes;
+    return ST_OK;
+}
+
+static int64_t group_bytes(const struct plan *p, const struct plan_launch *l, int threads) {
+    struct group_question q = {.p = p, .l = l};
+    enum status st = arena_with_scratch(p->ctx, answer_group, &q);
+    CHECK(p->ctx, st == ST_OK);
+    return threads * q.per_thread + q.shared;
+}
+
 int64_t launch_workspace(const struct plan *p, const struct plan_launch *l) {
     int threads = p->threads > 0 ? p->threads : 1;
     switch (l->kind) {
-    case LAUNCH_group: {
-        struct arena scratch;
-        arena_init(&scratch, p->ctx);
-        struct group_layout *g = plan_group_layout(p, l, &scratch);
-        int64_t bytes = threads * g->thread_bytes + g->shared_bytes;
-        arena_reset(&scratch);
-        return bytes;
-    }
+    case LAUNCH_group: return group_bytes(p, l, threads);
     case LAUNCH_conv:
     case LAUNCH_conv_input_grad:
     case LAUNCH_conv_weight_grad: return conv_bytes(l, threads);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* loss.c - appends the loss a user chose, or the only one that makes sense, as output "loss": one
- * f32 or f64 scalar. Adds inputs (role "label") for what the loss compares with. The number of
- * targets that count in a cross entropy has the value name "loss.count". Not gradients. */
+ * f32 or f64 scalar. Adds inputs (role "label") for what the loss compares with. Not gradients. */
 #include "base/diag.h"
 #include "passes/pass.h"
 #include <string.h>
@@ -117,6 +116,17 @@ static val_id mean_all(struct loss *x, val_id v) {
 }
 
 /* ---- cross entropy ------------------------------------------------------------------------- */
+/* What an evaluation adds up over batches; an ignored target equals no class. */
+static void measure(struct loss *x, val_id logits, val_id labels, val_id count) {
+    struct graph *g = x->g;
+    struct attr axis = {.key = ATTR_axis, .i = 1};
+    val_id best = graph_add(g, OP_argmax, &logits, 1, &axis, 1, x->o);
+    val_id right = build_2(g, OP_eq, best, labels, x->o);
+    right = sum_all(x, build_cast(g, right, val_type(g, count)->dtype, x->o));
+    graph_add_output(g, "loss.count", count);
+    graph_add_output(g, "loss.right", right);
+}
+
 /* Logits with the classes last, flattened to [R,C]; labels to [R]. Mean over the labels that are
  * not ignored; 0 with zero gradients when all are. */
 static val_id class_entropy(struct loss *x, val_id logits, val_id labels) {
@@ -132,6 +142,7 @@ static val_id class_entropy(struct loss *x, val_id logits, val_id labels) {
         build_2(g, OP_ne, labels, build_scalar_int(g, DT_i64, IGNORE_INDEX, x->o), x->o);
     val_id count = sum_all(x, build_cast(g, counted, t.dtype, x->o));
     graph_set_name(g, count, "loss.count");
+    if (x->t->measure) measure(x, in[0], labels, count);
     count = build_2(g, OP_max, count, build_scalar(g, t.dtype, 1.0, x->o), x->o);
     return build_2(g, OP_div, sum_all(x, rows), count, x->o);
 }
@@ -451,6 +462,10 @@ enum status pass_loss(struct pass_ctx *c, struct graph *g) {
     val_id loss = VAL_NONE;
     TRY(x.t->loss ? parse(&x, x.t->loss, &make) : choose(&x, &make));
     int taken = find_output(g, "loss");
+    if (x.t->measure && (find_output(g, "loss.count") >= 0 || find_output(g, "loss.right") >= 0))
+        return diag_error(c->ctx, ST_USAGE, "",
+                          "the model has an output 'loss.count' or 'loss.right', which evaluation "
+                          "needs for itself; rename it in the model");
     if (taken >= 0 && strcmp(x.out_name, "loss") != 0)
         return diag_error(
             c->ctx, ST_USAGE, "",

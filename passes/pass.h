@@ -32,7 +32,8 @@ struct train_options {
     bool nesterov;
     double clip;        /* global gradient norm; 0: none */
     bool dump_grads;    /* keep gradients as outputs "grad/NAME" */
-    int64_t accumulate; /* micro-batches per update, >= 1 */
+    int64_t accumulate; /* micro-batches per update, >= 1; each weighs the same in the update */
+    bool measure;       /* for evaluation: classes also give "loss.count" and "loss.right" */
 };
 
 typedef enum status (*pass_fn)(struct pass_ctx *c, struct graph *g);
@@ -45,7 +46,10 @@ enum status pass_dce(struct pass_ctx *c, struct graph *g);
 enum status pass_recognise(struct pass_ctx *c,
                            struct graph *g); /* composites from decomposed exports */
 /* training */
-enum status pass_loss(struct pass_ctx *c, struct graph *g); /* adds output "loss" (scalar) */
+/* Adds output "loss" (scalar), a mean over the batch. With `measure` a loss over classes also adds
+ * "loss.count", the number of targets that are not ignored, and "loss.right", how many of those the
+ * largest logit names; both scalars of the loss's type. */
+enum status pass_loss(struct pass_ctx *c, struct graph *g);
 enum status pass_grad(struct pass_ctx *c, struct graph *g); /* adds outputs "grad/NAME" */
 enum status pass_optimizer(struct pass_ctx *c,
                            struct graph *g); /* consumes them; adds updates, "grad_norm" */

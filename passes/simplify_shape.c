@@ -400,9 +400,12 @@ static bool progression(const struct graph *g, val_id v, int64_t *first, int64_t
     size_t size = dtype_size(t.dtype);
     const char *p = b->data;
     *first = dtype_load_int(t.dtype, p);
-    if (*count > 1) *step = dtype_load_int(t.dtype, p + size) - *first;
+    if (*first != (int32_t)*first) return false; /* no index of a real axis */
+    if (*count > 1)
+        *step = (int64_t)((uint64_t)dtype_load_int(t.dtype, p + size) - (uint64_t)*first);
     for (int64_t k = 1; k < *count; k++) {
         int64_t at = dtype_load_int(t.dtype, p + (size_t)k * size);
+        if (at != (int32_t)at) return false;
         if (at - dtype_load_int(t.dtype, p + (size_t)(k - 1) * size) != *step) return false;
     }
     return true;

@@ -96,26 +96,6 @@ enum status array_add(struct array_reader *r, const char *name, const struct raw
     return ST_OK;
 }
 
-enum status array_with_scratch(struct ctx *c, enum status (*fn)(struct arena *scratch, void *user),
-                               void *user) {
-    CHECK(c, c->landing != NULL);
-    jmp_buf here, *outer = c->landing;
-    struct arena *scratch = ctx_alloc(c, sizeof *scratch);
-    arena_init(scratch, c);
-    if (setjmp(here)) {
-        c->landing = outer;
-        arena_reset(scratch);
-        ctx_free(c, scratch);
-        longjmp(*outer, 1);
-    }
-    c->landing = &here;
-    enum status st = fn(scratch, user);
-    c->landing = outer;
-    arena_reset(scratch);
-    ctx_free(c, scratch);
-    return st;
-}
-
 enum status array_check_names(struct arena *a, const char *path, const struct array *list,
                               uint32_t n) {
     struct interner names;

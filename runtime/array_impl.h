@@ -46,9 +46,6 @@ enum status npy_read(struct array_reader *r) MUST_USE;
 enum status npz_read(struct array_reader *r) MUST_USE;
 enum status safetensors_read(struct array_reader *r) MUST_USE;
 
-/* Run fn with an arena that is freed also when fn unwinds. */
-enum status array_with_scratch(struct ctx *c, enum status (*fn)(struct arena *scratch, void *user),
-                               void *user) MUST_USE;
 /* Refuse lists with equal names or names that are not UTF-8. */
 enum status array_check_names(struct arena *a, const char *path, const struct array *list,
                               uint32_t n) MUST_USE;

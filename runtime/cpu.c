@@ -21,11 +21,7 @@ static void allocate(struct cpu_exec *x) {
         size_t bytes = (size_t)x->plan->arena_bytes[i];
         if (!bytes) continue;
         x->memory[i] = ctx_try_alloc(&x->own, bytes);
-        if (!x->memory[i]) {
-            struct ctx *c = x->ctx;
-            cpu_destroy(x);
-            ctx_out_of_memory(c, bytes);
-        }
+        if (!x->memory[i]) ctx_out_of_memory(x->ctx, bytes);
         memset(x->memory[i], 0, bytes);
     }
 }
@@ -87,12 +83,20 @@ enum status cpu_create(struct ctx *c, const struct plan *p, struct pool *pool,
         return diag_error(c, ST_USAGE, "", "expected at most %d threads for this plan, found %d",
                           p->threads, pool_threads(pool));
     gemm_setup();
-    struct cpu_exec *x = ctx_alloc(c, sizeof *x);
+    struct cpu_exec *const x = ctx_alloc(c, sizeof *x);
     *x = (struct cpu_exec){.ctx = c, .own = *c, .plan = p, .pool = pool};
     x->own.bytes_in_use = x->own.bytes_peak = 0;
     arena_init(&x->arena, c);
+    jmp_buf here, *const outer = c->landing;
+    if (setjmp(here)) {
+        c->landing = outer;
+        cpu_destroy(x);
+        longjmp(*outer, 1);
+    }
+    if (outer) c->landing = &here;
     allocate(x);
     enum status s = prepare(x);
+    c->landing = outer;
     if (s != ST_OK)
         cpu_destroy(x);
     else

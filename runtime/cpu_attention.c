@@ -5,6 +5,7 @@
 #include "runtime/cpu_math.h"
 #include "runtime/cpu_rows.h"
 #include "runtime/cpu_simd.h"
+#include <limits.h>
 #include <string.h>
 
 /* A [B, H, rows, width] operand or result; the last axis is contiguous. */
@@ -109,6 +110,11 @@ static void backward_task(void *arg, int64_t index, int thread) {
         }
 }
 
+/* BLAS counts rows, columns and strides in int. */
+static bool fits_blas(const struct plan_view *v) {
+    return i64_max(v->strides[2], i64_max(v->dims[2], v->dims[3])) <= INT_MAX;
+}
+
 static enum status begin(struct cpu_job *j, struct attention *a, uint32_t mask) {
     const struct plan_launch *l = j->l;
     *a = (struct attention){.j = j};
@@ -117,6 +123,9 @@ static enum status begin(struct cpu_job *j, struct attention *a, uint32_t mask) 
     a->v = heads_of(j, &l->in[2]);
     enum dtype t = a->q.v->dtype;
     if (t != DT_f32 && t != DT_f64) return job_unsupported(j, "q, k and v must be f32 or f64");
+    bool fits = fits_blas(&l->out[0]);
+    for (uint32_t i = 0; i < 3; i++) fits = fits && fits_blas(&l->in[i]);
+    if (!fits) return job_unsupported(j, "an axis or stride exceeds 2^31-1 elements");
     if (l->nin > mask) a->mask = &l->in[mask], a->mask_base = job_in(j, mask);
     a->batch = a->q.v->dims[0], a->q_heads = a->q.v->dims[1], a->kv_heads = a->k.v->dims[1];
     a->share = a->kv_heads ? a->q_heads / a->kv_heads : 1;

@@ -30,15 +30,12 @@ SIMD_INLINE float pick(int cond, float a, float b) {
     return of_bits((bits_of(a) & m) | (bits_of(b) & ~m));
 }
 
-/* e^x = 2^n e^r. n is read from the bits of a sum that rounds; 2^n is applied in two factors, so
- * that results below 2^-126 come out right. */
-SIMD_INLINE float exp_f32(float x) {
+/* e^x = 2^n e^r: returns e^r and n in *n_bits, which is read from the bits of a sum that rounds. */
+SIMD_INLINE float exp_parts(float x, uint32_t *n_bits) {
     const float shift = 12582912.0f; /* 1.5 * 2^23 */
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -104.0f ? -104.0f : x;
     float t = x * 1.44269504f + shift;
     float n = t - shift;
-    uint32_t k = bits_of(t) - bits_of(shift);
+    *n_bits = bits_of(t) - bits_of(shift);
     float r = x - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
     float p = 1.381446475e-03f;
@@ -46,26 +43,23 @@ SIMD_INLINE float exp_f32(float x) {
     p = p * r + 4.166839426e-02f;
     p = p * r + 1.666652011e-01f;
     p = p * r + 4.999999341e-01f;
-    p = p * (r * r) + r + 1.0f;
+    return p * (r * r) + r + 1.0f;
+}
+
+/* 2^n is applied in two factors, so that results below 2^-126 come out right. */
+SIMD_INLINE float exp_f32(float x) {
+    uint32_t k;
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    float p = exp_parts(x, &k);
     uint32_t half = (uint32_t)((int32_t)k >> 1);
     return p * of_bits((half + 127u) << 23) * of_bits((k - half + 127u) << 23);
 }
 
 /* The same for x <= 0, with results below 2^-126 given as 0: softmax wants no more. */
 SIMD_INLINE float exp_neg_f32(float x) {
-    const float shift = 12582912.0f;
-    float c = x < -87.0f ? -87.0f : x;
-    float t = c * 1.44269504f + shift;
-    float n = t - shift;
-    uint32_t k = bits_of(t) - bits_of(shift);
-    float r = c - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    float p = 1.381446475e-03f;
-    p = p * r + 8.368780622e-03f;
-    p = p * r + 4.166839426e-02f;
-    p = p * r + 1.666652011e-01f;
-    p = p * r + 4.999999341e-01f;
-    p = p * (r * r) + r + 1.0f;
+    uint32_t k;
+    float p = exp_parts(x < -87.0f ? -87.0f : x, &k);
     return pick(x < -87.0f, 0.0f, p * of_bits((k + 127u) << 23));
 }
 

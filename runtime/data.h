@@ -45,8 +45,12 @@ struct data_loader;
 enum status data_loader_create(struct arena *a, const struct data_source *src,
                                struct data_slot *slots, int nslots, int64_t batch, int64_t vocab,
                                uint64_t seed, bool shuffle, struct data_loader **out) MUST_USE;
+int64_t data_items(const struct data_loader *l);             /* samples or windows of an epoch */
 int64_t data_batches_per_epoch(const struct data_loader *l); /* full batches; >= 1 */
 /* Fill the slots with batch `index` (0-based, over all epochs). */
 void data_load(struct data_loader *l, int64_t index);
+/* Fill the slots with the samples (or windows) from `first` in [0, data_items) on, in the order of
+ * the file, which wraps around at its end. */
+void data_load_from(struct data_loader *l, int64_t first);
 
 #endif

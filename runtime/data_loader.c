@@ -59,6 +59,10 @@ static int64_t item_at(const struct data_loader *l, uint64_t index, int64_t j, i
     return (int64_t)permute(key, n, (index % per_epoch) * batch + (uint64_t)j);
 }
 
+int64_t data_items(const struct data_loader *l) {
+    return l->items;
+}
+
 int64_t data_batches_per_epoch(const struct data_loader *l) {
     return l->items / l->batch;
 }
@@ -156,14 +160,26 @@ static void load_sample(const struct data_loader *l, int64_t place, int64_t item
     }
 }
 
+static void load_item(const struct data_loader *l, int64_t place, int64_t item, int64_t offset) {
+    if (l->src->kind == DATA_TOKENS)
+        load_window(l, place, offset + item * l->seq);
+    else
+        load_sample(l, place, item);
+}
+
 void data_load(struct data_loader *l, int64_t index) {
     CHECK(l->ctx, index >= 0);
     for (int64_t j = 0; j < l->batch; j++) {
         int64_t offset, item = item_at(l, (uint64_t)index, j, &offset);
-        if (l->src->kind == DATA_TOKENS)
-            load_window(l, j, offset + item * l->seq);
-        else
-            load_sample(l, j, item);
+        load_item(l, j, item, offset);
+    }
+}
+
+void data_load_from(struct data_loader *l, int64_t first) {
+    CHECK(l->ctx, first >= 0 && first < l->items);
+    for (int64_t j = 0; j < l->batch; j++) {
+        int64_t left = l->items - first; /* batch <= items: it wraps around at most once */
+        load_item(l, j, j < left ? first + j : j - left, 0);
     }
 }
 

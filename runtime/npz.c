@@ -356,5 +356,5 @@ static enum status write_npz(struct arena *a, void *user) {
 
 enum status npz_write(struct ctx *c, const char *path, const struct array *list, uint32_t n) {
     struct npz_job job = {path, list, n, NULL};
-    return array_with_scratch(c, write_npz, &job);
+    return arena_with_scratch(c, write_npz, &job);
 }

@@ -298,5 +298,5 @@ static enum status write_safetensors(struct arena *a, void *user) {
 enum status safetensors_write(struct ctx *c, const char *path, const struct array *list, uint32_t n,
                               const char *const *metadata, uint32_t nmeta) {
     struct st_job job = {path, list, n, metadata, nmeta};
-    return array_with_scratch(c, write_safetensors, &job);
+    return arena_with_scratch(c, write_safetensors, &job);
 }

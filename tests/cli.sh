@@ -66,6 +66,7 @@ contains() { grep -q -- "$1" "$2"; }
 "$fixture" data negative.npz x:f32:24x12:randn labels:i64:24:-3
 "$fixture" data uneven.npz x:f32:24x12:randn labels:i64:23:mod=5
 "$fixture" data few.npz x:f32:3x12:randn labels:i64:3:mod=5
+"$fixture" data odd.npz x:f32:23x12:randn labels:i64:23:mod=5
 "$fixture" data same.npz x:f32:8x12:randn labels:i64:8:mod=5
 "$fixture" data nan.npz x:f32:24x12:nan labels:i64:24:mod=5
 "$fixture" data nan-labels.npz x:f32:24x12:randn labels:f32:24:nan
@@ -87,6 +88,10 @@ check "ops" sh -c "'$build/lathe' ops | grep -qx matmul"
 check "ops show" sh -c "'$build/lathe' ops show matmul | grep -q operands"
 check "recipes" sh -c "'$build/lathe' recipes | grep -q '^fp32 '"
 error "unknown pass" 2 "no pass is called" lathe passes show nothing
+lines=$(printf 'a\nb\033[31m')
+error "an argument of two lines: the command" 2 "'a?b?\[31m'" lathe "$lines"
+error "an argument of two lines: an option" 2 "a?b" lathe info "$mlp" "--$lines"
+error "an argument of two lines: a value" 2 "a?b" lathe info "$mlp" --batch "$lines"
 error "unknown op" 2 "no op is called" lathe ops show nothing
 error "unknown recipe in the list" 2 "no recipe is called" lathe recipes show nothing
 lathe --help >/dev/full 2>err
@@ -213,6 +218,9 @@ refuse "a number that is none" "'many'" --data good.npz --steps many
 refuse "a negative rate" "--lr" --data good.npz --lr -1
 refuse "betas" "--betas" --data good.npz --betas 0.9
 refuse "both --steps and --epochs" "not both" --data good.npz --steps 1 --epochs 1
+refuse "--eval-every without --eval" "--eval-every needs --eval" --data good.npz --steps 2 --eval-every 1
+refuse "evaluation data that does not fit" "shape.npz" --data good.npz --steps 2 --eval shape.npz
+refuse "an option of another optimizer" "adamw has no momentum" --data good.npz --steps 2 --momentum 0.9
 refuse "an option without its value" "--lr needs a value" --data good.npz --lr
 refuse "a loss that is none" "" --data good.npz --loss "cross_entropy(nothing, labels)"
 refuse "nothing left to train" "no parameter to train" --data good.npz --steps 1 --freeze .
@@ -226,6 +234,8 @@ error "train: unwritable run directory" 2 "file" train --data good.npz --steps 1
 error "train: the run directory is a file" 2 "file" train --data good.npz --steps 1 -o file
 error "train: resume from nothing" 2 "" train --data good.npz --resume absent
 error "train: resume another model" 2 "" lathe train "$models/conv1.dynamo18.onnx" --data good.npz --resume run
+error "train: resume with another optimizer" 2 "another model or optimizer" train --data good.npz --resume run \
+    --optimizer sgd --steps 9
 error "train: resume with too few steps" 2 "already at step 6" train --data good.npz --resume run --steps 3
 error "train: a batch that the file fixes" 2 "fixed" lathe train "$models/mlp.dynamo18.onnx" --data good.npz \
     --batch 4 --steps 1 --loss "$ce" -o refused
@@ -253,6 +263,10 @@ losses() { sed 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*"grad_norm":\([^,]*\),.
 losses whole/metrics.jsonl >a.txt
 losses half/metrics.jsonl | sort -n -u >b.txt
 check "resume: the same metrics" cmp a.txt b.txt
+check "resume with another seed" train --data good.npz --resume half --steps 11 --seed 8
+cp err seed.err
+check "resume with another seed: a warning" contains "warning.*--seed was 7" seed.err
+rm -r half/checkpoint/11
 rm -r half/checkpoint/10
 "$fixture" head half/checkpoint/5/tensors.safetensors -7 short.safetensors
 cp short.safetensors half/checkpoint/5/tensors.safetensors
@@ -317,6 +331,12 @@ check "eval" sh -c "'$build/lathe' eval $mlp --data good.npz --batch 8 --loss '$
 check "eval: one line of JSON" sh -c "[ \$(wc -l < eval.json) = 1 ] && '$fixture' json eval.json"
 for k in loss accuracy samples; do check "eval: $k" get eval.json 0 $k; done
 check "eval: samples" equal "$(get eval.json 0 samples)" 24
+check "eval: a batch that does not divide" sh -c "'$build/lathe' eval $mlp --data good.npz --batch 7 --loss '$ce' > eval7.json"
+check "eval: no sample is left out" equal "$(get eval7.json 0 samples) $(get eval7.json 0 left_out)" "24 0"
+check "eval: the same for any batch" sh -c "awk -v a=\$('$fixture' get eval.json 0 loss) -v b=\$('$fixture' get eval7.json 0 loss) \
+    'BEGIN { d = a - b; exit !(d * d < 1e-10 * a * a) }'"
+check "eval: a batch that the file fixes" sh -c "'$build/lathe' eval $models/mlp.dynamo18.onnx --data odd.npz --loss '$ce' > odd.json"
+check "eval: says what is left out" sh -c "[ \$('$fixture' get odd.json 0 left_out) -gt 0 ]"
 check "eval a run" sh -c "'$build/lathe' eval whole --data good.npz --batch 8 --loss '$ce' > after.json"
 check "eval: training helped" sh -c "awk -v a=\$('$fixture' get eval.json 0 loss) -v b=\$('$fixture' get after.json 0 loss) \
     'BEGIN { exit !(b < a) }'"
@@ -374,7 +394,7 @@ check "dump --format dot" sh -c "'$build/lathe' dump $d --loss '$ce' --format do
 check "dump --format html" sh -c "'$build/lathe' dump $d --loss '$ce' --format html | grep -qi '<html'"
 check "dump --inference" sh -c "'$build/lathe' dump $d --inference | grep -q matmul"
 error "dump: unknown format" 2 "none of" lathe dump "$mlp" --format pdf
-error "dump: unknown stage" 2 "neither" lathe dump "$mlp" --stage soup
+error "dump: unknown stage" 2 "none of graph, plan, cuda" lathe dump "$mlp" --stage soup
 error "dump: unknown pass" 2 "no pass is called" lathe dump "$mlp" --batch 8 --loss "$ce" --after nothing
 error "dump: an output that cannot be written" 2 "absent/x" lathe dump "$mlp" --batch 8 --loss "$ce" -o absent/x
 error "opt: unknown pass" 2 "no pass is called 'magic'" lathe opt import.lir --passes magic

@@ -399,6 +399,11 @@ START_TEST(last_batch_wraps_around) {
         data_load(l, i);
         for (int64_t j = 0; j < 3; j++) ck_assert_int_eq(get(&s[0], j), (i * 3 + j) % 7);
     }
+    ck_assert_int_eq(data_items(l), 7);
+    for (int64_t first = 0; first < 7; first++) {
+        data_load_from(l, first);
+        for (int64_t j = 0; j < 3; j++) ck_assert_int_eq(get(&s[0], j), (first + j) % 7);
+    }
     struct data_slot two[] = {s[0], s[0]};
     two[1].name = "other";
     refuse_loader(&t, &src, two, 2, 3, 0, "cannot feed 2 inputs");

@@ -277,6 +277,104 @@ START_TEST(unsupported_is_collected) {
 }
 END_TEST
 
+/* Sizes from a file are judged before they become dims, of which negative ones are symbols. */
+static void refused_with(struct buf g, int64_t version, const char *text) {
+    opset = version;
+    output(&g, "y");
+    enum status st = try_import(model_bytes(g), NULL);
+    ck_assert_msg(st == ST_SHAPE && strstr(env.log, text), "status %d, expected \"%s\": %s",
+                  (int)st, text, env.log);
+    onnx_free(M);
+}
+
+static struct buf split_of(int count, const int64_t *sizes) {
+    struct buf g = pb(A), s = node("Split", "s", "x", "y z");
+    with_ints(&s, "split", count, sizes);
+    pb_msg(&g, 1, s);
+    input(&g, "x", 1, 2, d48);
+    return g;
+}
+
+START_TEST(sizes_are_checked) {
+    TEST_LANDING(&env);
+    const int64_t sizes[] = {5, -1, 2}, three = 3, none[1] = {0};
+    refused_with(split_of(2, sizes), 11, "a piece of size -1");
+    refused_with(split_of(3, sizes), 11, "3 sizes for 2 outputs");
+    struct buf g = pb(A), s = node("SplitToSequence", "s", "x n", "q");
+    pb_msg(&g, 1, s);
+    pb_msg(&g, 1, node("SequenceAt", "at", "q i", "y"));
+    pb_msg(&g, 5, ints("n", 1, &three));
+    pb_msg(&g, 5, ints("i", -1, none));
+    input(&g, "x", 1, 2, d48);
+    refused_with(g, 18, "the pieces add up to 3, not 4");
+    g = pb(A);
+    pb_msg(&g, 1, node("Range", "r", "e n n", "y"));
+    pb_msg(&g, 5, ints("n", -1, &three));
+    pb_msg(&g, 5, ints("e", 0, none));
+    input(&g, "x", 1, 2, d48);
+    refused_with(g, 18, "must be single numbers");
+}
+END_TEST
+
+/* A start before a known beginning is clamped, also when the end is symbolic. */
+START_TEST(slices_are_clamped) {
+    TEST_LANDING(&env);
+    const int64_t start[] = {-9}, axis[] = {1}, zero[] = {0}, one[] = {1};
+    struct buf g = shape_chain();
+    pb_msg(&g, 1, node("Slice", "n", "s zero one zero", "end"));
+    pb_msg(&g, 1, node("Slice", "cut", "x start end axis", "w"));
+    pb_msg(&g, 5, ints("zero", 1, zero));
+    pb_msg(&g, 5, ints("one", 1, one));
+    pb_msg(&g, 5, ints("start", 1, start));
+    pb_msg(&g, 5, ints("axis", 1, axis));
+    output(&g, "w");
+    import(g, false);
+    const struct type *t = val_type(R.graph, R.graph->outputs.at[1].value);
+    ck_assert(dim_same(t->dims[1], dim_symbol(R.graph->dims, "n")));
+    done();
+}
+END_TEST
+
+static int errors_logged(void) {
+    int n = 0;
+    for (const char *s = env.log; (s = strstr(s, "error:")) != NULL; s++) n++;
+    return n;
+}
+
+/* What inference refuses is told once, and by lathe info's own list alone when there is one. */
+START_TEST(a_refusal_is_one_message) {
+    TEST_LANDING(&env);
+    const int64_t huge[] = {INT64_C(1) << 32, INT64_C(1) << 32};
+    for (int listing = 0; listing < 2; listing++) {
+        struct buf g = pb(A);
+        pb_msg(&g, 1, node("Tile", "big", "x n", "y"));
+        pb_msg(&g, 5, ints("n", 2, huge));
+        input(&g, "x", 1, 2, d48);
+        output(&g, "y");
+        struct import_options o = {.training = true, .listing = listing != 0};
+        ck_assert_int_eq(try_import(model_bytes(g), &o), ST_UNSUPPORTED);
+        ck_assert_int_eq(errors_logged(), listing ? 0 : 1);
+        ck_assert_uint_eq(R.nunsupported, 1);
+        ck_assert(strstr(R.unsupported[0].why, "too large") != NULL);
+        done();
+    }
+}
+END_TEST
+
+START_TEST(an_output_named_twice_is_refused) {
+    TEST_LANDING(&env);
+    struct buf g = pb(A);
+    pb_msg(&g, 1, node("Relu", "r", "x", "y"));
+    input(&g, "x", 1, 2, d48);
+    output(&g, "y");
+    output(&g, "y");
+    struct import_options o = {.training = true};
+    ck_assert_int_eq(try_import(model_bytes(g), &o), ST_PARSE);
+    ck_assert_ptr_null(R.graph);
+    done();
+}
+END_TEST
+
 START_TEST(wrong_models_name_the_node) {
     TEST_LANDING(&env);
     const int64_t five[] = {5, 8};
@@ -305,6 +403,10 @@ int main(void) {
     tcase_add_test(c, functions_are_inlined);
     tcase_add_test(c, sequences_fold);
     tcase_add_test(c, unsupported_is_collected);
+    tcase_add_test(c, sizes_are_checked);
+    tcase_add_test(c, slices_are_clamped);
+    tcase_add_test(c, a_refusal_is_one_message);
+    tcase_add_test(c, an_output_named_twice_is_refused);
     tcase_add_test(c, wrong_models_name_the_node);
     suite_add_tcase(s, c);
     return run_suite(s);

@@ -243,6 +243,39 @@ START_TEST(test_own_label_input) {
 }
 END_TEST
 
+/* ---- what an evaluation adds up ------------------------------------------------------------- */
+START_TEST(test_measure) {
+    BEGIN;
+    logits(g, "logits", DT_f64, DIMS(2, 3, 5));
+    input(g, "ids", DT_i64, DIMS(2, 3));
+    train.loss = "next_token(logits)";
+    train.measure = true;
+    RUN_LOSS(ST_OK);
+    int64_t best[6] = {0};
+    double ids[6] = {4};
+    for (int64_t i = 0; i < 30; i++)
+        if (logit(i) > logit(i / 5 * 5 + best[i / 5])) best[i / 5] = i % 5;
+    for (int r = 0; r < 5; r++) ids[r + 1] = (double)best[r]; /* foretold everywhere .. */
+    ids[1] = (double)((best[0] + 1) % 5);                     /* .. but once */
+    struct feed f = {{"ids"}, {ids}};
+    ck_assert_double_eq(eval(&t, g, &f, "loss.count").at[0], 4);
+    ck_assert_double_eq(eval(&t, g, &f, "loss.right").at[0], 3);
+    END;
+}
+END_TEST
+
+START_TEST(test_measure_counts_classes_only) {
+    BEGIN;
+    logits(g, "out", DT_f32, DIMS(4, 3));
+    train.loss = "mse(out, t)";
+    train.measure = true;
+    RUN_LOSS(ST_OK);
+    for (uint32_t i = 0; i < g->outputs.n; i++)
+        ck_assert_ptr_null(strstr(interned(&g->strings, g->outputs.at[i].name), "loss."));
+    END;
+}
+END_TEST
+
 /* ---- next token ---------------------------------------------------------------------------- */
 START_TEST(test_next_token) {
     BEGIN;
@@ -486,6 +519,8 @@ int main(void) {
     tcase_add_test(tc, test_soft_labels);
     tcase_add_test(tc, test_half_logits);
     tcase_add_test(tc, test_own_label_input);
+    tcase_add_test(tc, test_measure);
+    tcase_add_test(tc, test_measure_counts_classes_only);
     tcase_add_test(tc, test_next_token);
     tcase_add_test(tc, test_next_token_symbolic);
     tcase_add_test(tc, test_next_token_ambiguous);

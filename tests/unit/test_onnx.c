@@ -403,6 +403,17 @@ START_TEST(attributes) {
     node = pb_node(A, "Softmax", "x", "y");
     pb_msg(&node, 5, attr);
     refused(pb_model(A, graph_of("y", 1, &node)), ST_PARSE, "not in a function");
+
+    attr = pb_attribute(A, "axis", 3); /* a default in its place would be another model */
+    pb_str(&attr, 4, "last");
+    node = pb_node(A, "Softmax", "x", "y");
+    pb_msg(&node, 5, attr);
+    refused(pb_model(A, graph_of("y", 1, &node)), ST_PARSE, "expected an integer");
+    attr = pb_attribute(A, "mode", 3);
+    pb_str(&attr, 4, "mirror");
+    node = pb_node(A, "Pad", "x", "y");
+    pb_msg(&node, 5, attr);
+    refused(pb_model(A, graph_of("y", 1, &node)), ST_PARSE, "constant|reflect|edge|wrap");
 }
 END_TEST
 

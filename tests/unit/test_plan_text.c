@@ -285,7 +285,7 @@ static const struct {
     {"plan @p {threads 0", "expected a number from 1 to 65536, found 0"},
     {"plan @p {threads 1 first_update -1", "expected a number from 0"},
     {"plan @p {threads 1 first_update 0 arena step", "expected 'persistent', found 'step'"},
-    {HEAD, "bad:2:1: expected buffer, group, launch or '}', found the end"},
+    {HEAD, "bad:2:1: expected buffer, group, kernel, launch or '}', found the end"},
     {HEAD "} x", "expected the end of the text, found 'x'"},
     {"plan @p {threads 1 first_update 1 arena persistent 0 arena io 0 arena step 0}",
      "first_update is 1, there are 0 launches"},

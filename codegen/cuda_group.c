@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_group.c - decides how a fused group runs on a GPU: which form, how many threads a row, how
+ * many elements a thread, where partial results lie. Pure shape arithmetic; the text of the kernel
+ * is written by cuda_group_text.c. */
+#include "codegen/cuda_group.h"
+
+enum {
+    MAP_THREADS = 256,
+    ROW_THREADS = 256,    /* of a block whose rows take a warp or less */
+    ELEMS_MAX = 32,       /* of a row in one thread */
+    BLOCKS_WANTED = 1056, /* eight for each of 132 processors */
+    SLICES = 16,
+    COLUMN_WARPS = 8,
+    LONG_THREADS = 512,
+    TAIL_PIECE = 16384,
+};
+
+/* ---- what the program says ------------------------------------------------------------------ */
+static bool inner_zero(const struct group_gen *g, uint32_t k) {
+    const int64_t *s = g->y->regs[k].strides;
+    for (int i = g->border; i < g->y->rank; i++)
+        if (s[i] != 0) return false;
+    return true;
+}
+
+static void classify(struct group_gen *g) {
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        bool all = true;
+        for (int q = 0; q < 3; q++) {
+            if (r[q] < 0) continue;
+            all &= g->uniform[r[q]];
+            uint32_t known = g->stage[r[q]] + is_reduction(g->g->code.at[r[q]].code);
+            if (known > g->stage[k]) g->stage[k] = known;
+        }
+        if (g->stage[k] + 1 > g->nstages) g->nstages = g->stage[k] + 1;
+        g->uniform[k] = all;
+        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) {
+            int last = g->y->rank - 1;
+            g->uniform[k] = g->form == FORM_MAP
+                                ? g->y->rank == 0 || g->y->regs[k].strides[last] == 0
+                                : inner_zero(g, k);
+        }
+        if (i->code == INSTR_RANDOM) g->uniform[k] = i->span == SPAN_ROW;
+        if (is_reduction(i->code)) g->uniform[k] = true;
+        if (i->code == INSTR_STORE) g->row_store[k] = g->form != FORM_MAP && inner_zero(g, k);
+    }
+}
+
+static bool has_row_store(const struct group_gen *g) {
+    for (uint32_t k = 0; k < g->n; k++)
+        if (g->g->code.at[k].code == INSTR_STORE && inner_zero(g, k)) return true;
+    return false;
+}
+
+static enum group_form choose_form(const struct group_gen *g) {
+    bool per_row = false;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (i->code == INSTR_RANDOM && i->span == SPAN_ROW) per_row = true;
+        if (i->code != INSTR_STORE) continue;
+        for (int d = 0; d < g->g->rank; d++) {
+            const struct plan_view *v = access_view(g, i);
+            if ((v->dims[d] == 1 || v->strides[d] == 0) && g->g->dims[d] != 1) per_row = true;
+        }
+    }
+    if (g->y->mode == GROUP_TAIL) return FORM_TAIL;
+    if (g->y->mode == GROUP_ROW) return FORM_ROW;
+    if (g->ncolsum) return has_row_store(g) ? FORM_ROW : FORM_COLUMNS;
+    return per_row ? FORM_ROW : FORM_MAP;
+}
+
+/* ---- vectors --------------------------------------------------------------------------------- */
+bool group_packed(const struct group_gen *g, uint32_t k, int vec) {
+    const struct group_instr *i = &g->g->code.at[k];
+    const struct group_layout *y = g->y;
+    const int64_t *s = y->regs[k].strides;
+    if (i->code != INSTR_LOAD && i->code != INSTR_STORE) return false;
+    if (y->rank == g->border || s[y->rank - 1] != 1) return false;
+    const struct plan_view *v = access_view(g, i);
+    int64_t least = i64_min(vec, 16 / (int64_t)dtype_size(v->dtype));
+    bool ok = v->offset % least == 0;
+    for (int d = 0; d < y->rank - 1; d++) ok &= s[d] % least == 0;
+    return ok;
+}
+
+/* The widest that divides a row's last axis and some access can use. */
+static int choose_vec(const struct group_gen *g) {
+    int64_t last = g->y->rank > g->border ? g->y->dims[g->y->rank - 1] : 1;
+    int64_t small = 8;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (group_packed(g, k, 1))
+            small = i64_min(small, (int64_t)dtype_size(access_view(g, i)->dtype));
+    }
+    for (int v = small <= 2 ? 8 : small <= 4 ? 4 : 2; v > 1; v /= 2) {
+        if (last % v != 0) continue;
+        for (uint32_t k = 0; k < g->n; k++)
+            if (group_packed(g, k, v)) return v;
+    }
+    return 1;
+}
+
+/* Registers of one element that are in use at once, in 32-bit words. */
+static int pressure(const struct group_gen *g) {
+    uint32_t *last = ARENA_ARRAY(g->c->scratch, uint32_t, g->n + 1);
+    int now = 0, most = 1;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        for (int q = 0; q < 3; q++)
+            if (r[q] >= 0) last[r[q]] = k;
+    }
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        int words = i->dtype == DT_f32 || i->dtype == DT_bool ? 1 : 2;
+        if (!g->uniform[k] && !is_sink(i->code)) now += words;
+        if (i->code == INSTR_COLSUM) now += g->g->code.at[i->a].dtype == DT_f32 ? 1 : 2;
+        if (now > most) most = now;
+        for (int q = 0; q < 3; q++) {
+            if (r[q] < 0 || last[r[q]] != k || g->uniform[r[q]]) continue;
+            if ((q > 0 && r[q] == r[0]) || (q > 1 && r[q] == r[1])) continue;
+            enum dtype t = (enum dtype)g->g->code.at[r[q]].dtype;
+            now -= t == DT_f32 || t == DT_bool ? 1 : 2;
+        }
+    }
+    return most;
+}
+
+/* ---- threads --------------------------------------------------------------------------------- */
+static bool fits(const struct group_gen *g, int words, int64_t threads, int64_t elems) {
+    (void)g;
+    int64_t registers = i64_min(65536 / threads, 224);
+    return elems <= ELEMS_MAX && words * elems + 40 <= registers;
+}
+
+/* A warp or less for a row that fits its registers, else a block; false: a row is too long. */
+static bool choose_lanes(struct group_gen *g) {
+    int64_t runs = ceil_div(g->cols, g->vec);
+    int words = pressure(g);
+    g->threads = ROW_THREADS;
+    if (runs <= 32 || (runs <= 32 * 8 && fits(g, words, ROW_THREADS, ceil_div(runs, 32) * g->vec) &&
+                       !(g->ncolsum && runs >= 128))) {
+        g->lanes = 32;
+        while (g->lanes > 1 && g->lanes / 2 >= runs) g->lanes /= 2;
+        g->units = (int)ceil_div(runs, g->lanes);
+        /* Few rows: smaller blocks reach more processors. */
+        while (g->threads > 64 && ceil_div(g->rows * g->lanes, g->threads) < BLOCKS_WANTED / 4)
+            g->threads /= 2;
+        return true;
+    }
+    for (int units = 1; units * g->vec <= ELEMS_MAX; units++) {
+        int64_t threads = (ceil_div(runs, units) + 31) / 32 * 32;
+        if (threads > 1024 || !fits(g, words, threads, (int64_t)units * g->vec)) continue;
+        /* More than 512 threads wait long at each exchange: rather more elements a thread. */
+        int64_t fewer = (ceil_div(runs, units + 1) + 31) / 32 * 32;
+        if (threads > 512 && fits(g, words, fewer, (int64_t)(units + 1) * g->vec)) continue;
+        g->units = units;
+        g->lanes = g->threads = (int)threads;
+        return true;
+    }
+    return false;
+}
+
+static void choose_partials(struct group_gen *g) {
+    int64_t bytes = 0;
+    int number = 0;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (g->form == FORM_TAIL && is_reduction(i->code)) g->partial[k] = number++;
+        if (i->code != INSTR_COLSUM) continue;
+        g->partial[k] = bytes;
+        int64_t size = g->g->code.at[i->a].dtype == DT_f32 ? 4 : 8;
+        bytes += round16(g->workers * g->cols * size);
+    }
+    if (g->form == FORM_TAIL) bytes = g->rows * g->pieces * number * 8;
+    g->c->l->work_bytes = bytes;
+}
+
+static void choose_threads(struct group_gen *g) {
+    g->units = 1;
+    g->rows_each = 1;
+    g->lanes = g->threads = MAP_THREADS;
+    if (g->form == FORM_ROW && !choose_lanes(g)) g->form = FORM_LONG;
+    switch (g->form) {
+    case FORM_MAP: break;
+    case FORM_ROW: {
+        int64_t each = g->threads / g->lanes, wanted = BLOCKS_WANTED * each;
+        if (g->ncolsum) { /* few partial results, each of several rows */
+            if (g->lanes >= 128) wanted /= 2;
+            g->rows_each = i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, 132)));
+        }
+        g->workers = ceil_div(g->rows, g->rows_each);
+        break;
+    }
+    case FORM_LONG:
+        g->lanes = g->threads = LONG_THREADS;
+        if (g->ncolsum) g->rows_each = ceil_div(g->rows, 264);
+        g->workers = ceil_div(g->rows, g->rows_each);
+        break;
+    case FORM_COLUMNS: {
+        int64_t tiles = ceil_div(g->cols / g->vec, 32);
+        int64_t pieces =
+            i64_min(ceil_div(g->rows, COLUMN_WARPS * 4), ceil_div(BLOCKS_WANTED, tiles));
+        g->lanes = 32;
+        g->threads = 32 * COLUMN_WARPS;
+        g->rows_each = ceil_div(g->rows, i64_max(pieces, 1));
+        g->workers = ceil_div(g->rows, g->rows_each);
+        break;
+    }
+    case FORM_TAIL:
+        g->piece = i64_max(TAIL_PIECE, ceil_div(g->cols * g->rows, 2 * BLOCKS_WANTED));
+        g->piece = ceil_div(g->piece, MAP_THREADS * g->vec) * MAP_THREADS * g->vec;
+        g->pieces = ceil_div(g->cols, g->piece);
+        break;
+    }
+    choose_partials(g);
+}
+
+/* ---- the launch ------------------------------------------------------------------------------ */
+static void define_all(struct group_gen *g) {
+    struct cuda_gen *c = g->c;
+    int64_t largest = g->rows * g->cols + 1024 * 64;
+    cuda_define(c, "MODE", g->form);
+    cuda_define(c, "ROWS", g->rows);
+    cuda_define(c, "COLS", g->cols);
+    cuda_define(c, "VEC", g->vec);
+    cuda_define(c, "UNITS", g->units);
+    cuda_define(c, "LANES", g->lanes);
+    cuda_define(c, "THREADS", g->threads);
+    cuda_define(c, "RPW", g->rows_each);
+    cuda_define(c, "COLSUMS", g->ncolsum);
+    if (g->ncolsum) {
+        cuda_define(c, "WORKERS", g->workers);
+        cuda_define(c, "SLICES", SLICES);
+        cuda_define(c, "WARPS", COLUMN_WARPS);
+    }
+    if (g->form == FORM_TAIL) {
+        cuda_define(c, "PIECE", g->piece);
+        cuda_define(c, "PIECES", g->pieces);
+        cuda_define(c, "PARTS", g->nreduce);
+    }
+    cuda_define_text(c, "IDX", cuda_index_type(largest));
+    cuda_define_params(c);
+}
+
+static enum status group_calls(struct group_gen *g) {
+    struct cuda_gen *c = g->c;
+    const char *file = "group.cu";
+    int64_t blocks;
+    switch (g->form) {
+    case FORM_MAP:
+        blocks = ceil_div(g->cols / g->vec, g->lanes);
+        return cuda_call(c, file, "group_map", blocks, 1, 1, g->lanes, 0);
+    case FORM_TAIL:
+        TRY(cuda_call(c, file, "group_pieces", g->pieces, g->rows, 1, g->lanes, 0));
+        return cuda_call(c, file, "group_finish", g->rows, 1, 1, g->lanes, 0);
+    case FORM_ROW:
+        blocks = ceil_div(g->workers, g->threads / g->lanes);
+        TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, 0));
+        break;
+    case FORM_LONG: TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads, 0)); break;
+    case FORM_COLUMNS:
+        blocks = ceil_div(g->cols / g->vec, 32);
+        TRY(cuda_call(c, file, "group_rows", blocks, g->workers, 1, g->threads, 0));
+        break;
+    }
+    if (!g->ncolsum) return ST_OK;
+    return cuda_call(c, file, "group_columns", ceil_div(g->cols, 32), 1, 1, 32 * SLICES, 0);
+}
+
+static enum status check_program(struct cuda_gen *c, const struct plan_group *g) {
+    for (uint32_t k = 0; k < g->code.n; k++) {
+        const struct group_instr *i = &g->code.at[k];
+        bool sums = is_reduction(i->code) || i->code == INSTR_COLSUM;
+        if (sums && g->code.at[i->a].dtype == DT_bool)
+            return cuda_unsupported(c, "reductions of bool; cast them first");
+    }
+    return ST_OK;
+}
+
+enum status cuda_group(struct cuda_gen *c) {
+    struct group_gen g = {.c = c, .l = c->l, .g = &c->p->groups.at[c->l->group.i]};
+    TRY(check_program(c, g.g));
+    g.y = plan_group_layout(c->p, c->l, c->scratch);
+    g.n = g.g->code.n;
+    g.uniform = ARENA_ARRAY(c->scratch, bool, g.n + 1);
+    g.row_store = ARENA_ARRAY(c->scratch, bool, g.n + 1);
+    g.stage = ARENA_ARRAY(c->scratch, uint32_t, g.n + 1);
+    g.partial = ARENA_ARRAY(c->scratch, int64_t, g.n + 1);
+    for (uint32_t k = 0; k < g.n; k++) {
+        g.ncolsum += g.g->code.at[k].code == INSTR_COLSUM;
+        g.nreduce += is_reduction(g.g->code.at[k].code);
+    }
+    g.border = g.y->rank - g.y->inner;
+    g.form = choose_form(&g);
+    if (g.form == FORM_MAP) g.border = 0;
+    g.rows = g.cols = 1;
+    for (int d = 0; d < g.y->rank; d++) *(d < g.border ? &g.rows : &g.cols) *= g.y->dims[d];
+    classify(&g);
+    g.vec = choose_vec(&g);
+    choose_threads(&g);
+    define_all(&g);
+    group_text(&g);
+    return group_calls(&g);
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_group.h - how a fused group is laid out on a GPU: the record between the decisions
+ * (cuda_group.c) and the text (cuda_group_text.c). Private to these two. */
+#ifndef LATHE_CODEGEN_CUDA_GROUP_H
+#define LATHE_CODEGEN_CUDA_GROUP_H
+
+#include "codegen/cuda.h"
+
+/* MODE of codegen/kernels/group.cu. */
+enum group_form { FORM_MAP, FORM_ROW, FORM_LONG, FORM_COLUMNS, FORM_TAIL };
+
+struct group_gen {
+    struct cuda_gen *c;
+    const struct plan_group *g;
+    const struct plan_launch *l;
+    const struct group_layout *y; /* merged axes and strides */
+    uint32_t n;
+    enum group_form form;
+    int border; /* axes before it count rows */
+    int64_t rows, cols;
+    int vec, units, lanes, threads;
+    int64_t rows_each;     /* rows of a worker, or of a block */
+    int64_t workers;       /* partial results of column sums */
+    int64_t piece, pieces; /* TAIL */
+    int ncolsum, nreduce;
+    bool *uniform;   /* the same for all elements of a thread in a row: a plain variable */
+    bool *row_store; /* STORE of one value per row */
+    uint32_t *stage; /* after that many reductions */
+    uint32_t nstages;
+    int64_t *partial; /* COLSUM: bytes into the workspace; reductions of TAIL: number */
+};
+
+static inline bool is_reduction(unsigned code) {
+    return code >= INSTR_SUM && code <= INSTR_PROD;
+}
+static inline bool is_sink(unsigned code) {
+    return code == INSTR_STORE || code == INSTR_COLSUM;
+}
+static inline const struct plan_view *access_view(const struct group_gen *g,
+                                                  const struct group_instr *i) {
+    return i->code == INSTR_LOAD || i->code == INSTR_RANDOM ? &g->l->in[i->slot]
+                                                            : &g->l->out[i->slot];
+}
+/* Whether VEC neighbouring columns of access k are neighbours in memory and aligned. */
+bool group_packed(const struct group_gen *g, uint32_t k, int vec);
+/* body.cuh of the form that was decided. */
+void group_text(struct group_gen *g);
+
+#endif

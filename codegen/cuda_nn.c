@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_nn.c - launches of layers: convolution, pooling, attention, cross entropy, optimizers.
+ * Shapes and strides become numbers in the text of the kernel; tiles are chosen by what fits. */
+#include "codegen/cuda.h"
+#include <inttypes.h>
+
+enum { THREADS = 256, TILE = 64, BLOCKS_WANTED = 264 };
+
+static bool is_real(enum dtype t) {
+    return t == DT_f32 || t == DT_f64;
+}
+
+/* NAME0 .. NAME2 */
+static void define_three(struct cuda_gen *c, const char *name, const int64_t x[3]) {
+    for (int k = 0; k < 3; k++) cuda_define(c, arena_printf(c->scratch, "%s%d", name, k), x[k]);
+}
+
+/* ---- convolution and pooling ------------------------------------------------------------------
+ */
+enum status cuda_conv(struct cuda_gen *c) {
+    struct conv_shape s = plan_conv_shape(c->l);
+    enum dtype t = c->l->out[0].dtype;
+    int kind = c->l->kind == LAUNCH_conv ? 0 : c->l->kind == LAUNCH_conv_input_grad ? 1 : 2;
+    if (!is_real(t)) return cuda_unsupported(c, "operands must be f32 or f64");
+    if (s.in_plane == 0 || s.out_plane == 0 || s.taps == 0)
+        return cuda_unsupported(c, "an image or kernel without elements");
+    if (s.in_plane > INT32_MAX || s.out_plane > INT32_MAX || s.taps > INT32_MAX ||
+        i64_max(s.c, s.o) > INT32_MAX || s.n > INT32_MAX)
+        return cuda_unsupported(c, "a plane or kernel exceeds 2^31-1 elements");
+    int64_t m = kind == 1 ? s.c : s.o;
+    int64_t n = kind == 0 ? s.n * s.out_plane : kind == 1 ? s.n * s.in_plane : s.c * s.taps;
+    int64_t k = kind == 0 ? s.c * s.taps : kind == 1 ? s.o * s.taps : s.n * s.out_plane;
+    int64_t tiles = ceil_div(m, TILE) * ceil_div(n, TILE) * s.groups;
+    int64_t parts = i64_max(i64_min(BLOCKS_WANTED / i64_max(tiles, 1), k / 256), 1);
+    if (parts > 1) c->l->work_bytes = round16(parts * s.groups * m * n * (int64_t)dtype_size(t));
+    cuda_define(c, "KIND", kind);
+    cuda_define_text(c, "REAL", cuda_memory_type(t));
+    cuda_define(c, "BATCH", s.n);
+    cuda_define(c, "GROUPS", s.groups);
+    cuda_define(c, "C", s.c);
+    cuda_define(c, "O", s.o);
+    define_three(c, "IN", s.in);
+    define_three(c, "OUT", s.out);
+    define_three(c, "K", s.kernel);
+    define_three(c, "S", s.stride);
+    define_three(c, "P", s.pad);
+    define_three(c, "D", s.dilation);
+    cuda_define(c, "PARTS", parts);
+    cuda_define_params(c);
+    TRY(cuda_call(c, "conv.cu", "conv", ceil_div(n, TILE), ceil_div(m, TILE), s.groups * parts,
+                  THREADS, 0));
+    if (parts == 1) return ST_OK;
+    return cuda_call(c, "conv.cu", "conv_join", ceil_div(s.groups * m * n, THREADS), 1, 1, THREADS,
+                     0);
+}
+
+enum status cuda_max_pool(struct cuda_gen *c) {
+    const struct plan_view *x = &c->l->in[0], *y = &c->l->out[0];
+    static const enum attr_key keys[] = {ATTR_kernel, ATTR_strides, ATTR_pads, ATTR_dilations};
+    static const char *const names[] = {"K", "S", "P", "D"};
+    int n, spatial = x->rank - 2;
+    int64_t in[3], out[3], plane = 1, list[3];
+    if (!is_real(x->dtype)) return cuda_unsupported(c, "its operand must be f32 or f64");
+    for (int d = 0; d < 3; d++) {
+        int k = d - (3 - spatial);
+        in[d] = k >= 0 ? x->dims[2 + k] : 1;
+        out[d] = k >= 0 ? y->dims[2 + k] : 1;
+        plane *= in[d];
+    }
+    if (plane > INT32_MAX) return cuda_unsupported(c, "a plane exceeds 2^31-1 elements");
+    cuda_define(c, "PLANES", x->dims[0] * x->dims[1]);
+    cuda_define_text(c, "REAL", cuda_memory_type(x->dtype));
+    define_three(c, "IN", in);
+    define_three(c, "OUT", out);
+    for (int a = 0; a < 4; a++) {
+        const int64_t *given = launch_ints(c->l, keys[a], &n);
+        for (int d = 0; d < 3; d++) {
+            int k = d - (3 - spatial);
+            list[d] = k >= 0 && given && k < n ? given[k] : keys[a] == ATTR_pads ? 0 : 1;
+        }
+        define_three(c, names[a], list);
+    }
+    return cuda_call(c, "pool.cu", "max_pool", ceil_div(view_count(y), THREADS), 1, 1, THREADS, 0);
+}
+
+/* ---- attention ---------------------------------------------------------------------------------
+ */
+static void define_strides(struct cuda_gen *c, const char *name, const struct plan_view *v) {
+    const int64_t *s = v->strides;
+    buf_printf(&c->config, "#define %s_STRIDES %" PRId64 ", %" PRId64 ", %" PRId64 "\n", name, s[0],
+               s[1], s[2]);
+}
+
+static void define_mask(struct cuda_gen *c, const struct plan_view *mask) {
+    static const char *const names[] = {"MASK_B", "MASK_H", "MASK_T", "MASK_S"};
+    cuda_define(c, "MASK", !mask ? 0 : mask->dtype == DT_bool ? 2 : 1);
+    if (!mask) return;
+    cuda_define_text(c, "MASK_TYPE", cuda_memory_type(mask->dtype));
+    for (int d = 0; d < 4; d++) cuda_define(c, names[d], mask->strides[d]);
+}
+
+/* Shared memory of a block with tiles of 16*tm. */
+static int64_t tile_bytes(bool grad, int64_t d, int64_t e, int64_t tm, int64_t size) {
+    int64_t dp = ceil_div(d, 16) * 16, ep = ceil_div(e, 16) * 16;
+    int64_t lines = grad ? 2 * (dp + ep) : dp + i64_max(dp, ep);
+    return (lines + 16 * tm) * (16 * tm + 4) * size;
+}
+
+static enum status check_attention(struct cuda_gen *c, const struct plan_view *mask) {
+    const struct plan_launch *l = c->l;
+    for (uint32_t k = 0; k < l->nin; k++) {
+        bool other = &l->in[k] == mask || (l->kind == LAUNCH_attention_grad && k == 4);
+        if (!other && (!is_real(l->in[k].dtype) || l->in[k].dtype != l->in[0].dtype))
+            return cuda_unsupported(c, "q, k and v must all be f32 or all f64");
+    }
+    if (mask && mask->dtype != DT_bool && !dtype_is_float(mask->dtype))
+        return cuda_unsupported(c, "a mask must be bool or a float");
+    if (l->in[0].dims[3] > 256 || l->in[2].dims[3] > 256)
+        return cuda_unsupported(c, "heads of more than 256 elements");
+    for (int d = 0; d < 4; d++)
+        if (l->in[0].dims[d] > INT32_MAX / 2 || l->in[1].dims[d] > INT32_MAX / 2)
+            return cuda_unsupported(c, "an axis of more than 2^30");
+    return ST_OK;
+}
+
+static enum status attention_calls(struct cuda_gen *c, int64_t tm, int64_t bytes) {
+    const struct plan_view *q = &c->l->in[0], *k = &c->l->in[1];
+    int64_t tile = 16 * tm, heads = q->dims[0] * q->dims[1];
+    int64_t blocks = heads * ceil_div(q->dims[2], tile);
+    const char *file = "attention.cu";
+    if (c->l->kind == LAUNCH_attention)
+        return cuda_call(c, file, "attention", blocks, 1, 1, THREADS, bytes);
+    if (blocks > 0) {
+        int64_t rows = ceil_div(heads * q->dims[2], 8);
+        TRY(cuda_call(c, file, "attention_rows", rows, 1, 1, THREADS, 0));
+        TRY(cuda_call(c, file, "attention_dq", blocks, 1, 1, THREADS, bytes));
+    }
+    blocks = k->dims[0] * k->dims[1] * ceil_div(k->dims[2], tile);
+    if (blocks == 0) return ST_OK;
+    return cuda_call(c, file, "attention_dkv", blocks, 1, 1, THREADS, bytes);
+}
+
+enum status cuda_attention(struct cuda_gen *c) {
+    const struct plan_launch *l = c->l;
+    bool grad = l->kind == LAUNCH_attention_grad;
+    uint32_t first = grad ? 6 : 3;
+    const struct plan_view *q = &l->in[0], *k = &l->in[1], *v = &l->in[2];
+    const struct plan_view *mask = l->nin > first ? &l->in[first] : NULL;
+    const struct plan_view *lse = grad ? &l->in[4] : &l->out[1];
+    TRY(check_attention(c, mask));
+    int64_t size = (int64_t)dtype_size(q->dtype), d = q->dims[3], e = v->dims[3];
+    /* What a multiprocessor has, and for 80 what its smaller relatives have. */
+    int64_t most = c->p->cuda_arch >= 90 ? 160 * 1024 : 99 * 1024, tm = size == 8 ? 2 : 4;
+    while (tm > 1 && tile_bytes(grad, d, e, tm, size) > most) tm /= 2;
+    double softcap = launch_float(l, ATTR_softcap, 0.0);
+    bool exact = grad && q->dtype == DT_f64;
+    if (grad)
+        c->l->work_bytes = round16(q->dims[0] * q->dims[1] * q->dims[2] * size * (exact ? 2 : 1));
+    cuda_define(c, "TM", tm);
+    cuda_define_text(c, "REAL", cuda_memory_type(q->dtype));
+    cuda_define_text(c, "LSE", cuda_memory_type(lse->dtype));
+    cuda_define(c, "GRAD", grad);
+    cuda_define(c, "EXACT", exact);
+    cuda_define(c, "B", q->dims[0]);
+    cuda_define(c, "H", q->dims[1]);
+    cuda_define(c, "SHARE", k->dims[1] > 0 ? q->dims[1] / k->dims[1] : 1);
+    cuda_define(c, "T", q->dims[2]);
+    cuda_define(c, "S", k->dims[2]);
+    cuda_define(c, "D", d);
+    cuda_define(c, "EV", e);
+    cuda_define_float(c, "SCALE", launch_float(l, ATTR_scale, 1.0));
+    if (softcap > 0) cuda_define_float(c, "SOFTCAP", softcap);
+    cuda_define(c, "CAUSAL", launch_int(l, ATTR_causal, 0) != 0);
+    define_mask(c, mask);
+    define_strides(c, "Q", q);
+    define_strides(c, "K", k);
+    define_strides(c, "V", v);
+    define_strides(c, "Y", grad ? &l->in[3] : &l->out[0]);
+    if (grad) {
+        define_strides(c, "G", &l->in[5]);
+        define_strides(c, "DQ", &l->out[0]);
+        define_strides(c, "DK", &l->out[1]);
+        define_strides(c, "DV", &l->out[2]);
+    }
+    return attention_calls(c, tm, tile_bytes(grad, d, e, tm, size));
+}
+
+/* ---- cross entropy -----------------------------------------------------------------------------
+ */
+static int64_t vector_of(int64_t count, const struct plan_view *v, int64_t stride) {
+    int64_t n = 16 / (int64_t)dtype_size(v->dtype);
+    while (n > 1 && (count % n != 0 || v->offset % n != 0 || stride % n != 0)) n /= 2;
+    return n;
+}
+
+enum status cuda_cross_entropy(struct cuda_gen *c) {
+    const struct plan_view *x = &c->l->in[0], *labels = &c->l->in[1];
+    const struct plan_view *loss = &c->l->out[0], *lse = &c->l->out[1];
+    if (!is_real(x->dtype) || !is_real(loss->dtype) || !is_real(lse->dtype))
+        return cuda_unsupported(c, "logits must be f32 or f64");
+    int64_t vec = vector_of(x->dims[1], x, x->strides[0]);
+    int64_t threads = i64_min(i64_max((ceil_div(x->dims[1], vec) + 31) / 32 * 32, 32), 512);
+    cuda_define(c, "ROWS", x->dims[0]);
+    cuda_define(c, "COLS", x->dims[1]);
+    cuda_define(c, "STRIDE", x->strides[0]);
+    cuda_define(c, "LABEL_STRIDE", labels->strides[0]);
+    cuda_define(c, "VEC", vec);
+    cuda_define(c, "THREADS", threads);
+    cuda_define(c, "IGNORE", launch_int(c->l, ATTR_ignore_index, -100));
+    cuda_define_text(c, "REAL", cuda_memory_type(x->dtype));
+    cuda_define_text(c, "LABEL", cuda_memory_type(labels->dtype));
+    cuda_define_text(c, "LOSS", cuda_memory_type(loss->dtype));
+    cuda_define_text(c, "LSE", cuda_memory_type(lse->dtype));
+    return cuda_call(c, "cross_entropy.cu", "cross_entropy", x->dims[0], 1, 1, threads, 0);
+}
+
+/* ---- optimizers --------------------------------------------------------------------------------
+ */
+enum status cuda_optimizer(struct cuda_gen *c) {
+    const struct plan_launch *l = c->l;
+    bool is_adam = l->kind == LAUNCH_adam;
+    uint32_t lr = is_adam ? 4 : 3;
+    int64_t count = view_count(&l->in[0]), vec = 4;
+    for (uint32_t k = 0; k < lr; k++) {
+        if (!is_real(l->in[k].dtype) || l->in[k].dtype != l->in[0].dtype)
+            return cuda_unsupported(c, "weights, gradients and states must all be f32 or all f64");
+        vec = i64_min(vec, vector_of(count, &l->in[k], 0));
+    }
+    for (uint32_t k = 0; k < l->nout; k++) vec = i64_min(vec, vector_of(count, &l->out[k], 0));
+    bool factor = l->nin > lr + 2;
+    if (factor && l->in[lr + 2].dtype != DT_f32)
+        return cuda_unsupported(c, "the gradient's factor must be f32");
+    cuda_define(c, "COUNT", count);
+    cuda_define(c, "VEC", vec);
+    cuda_define_text(c, "REAL", cuda_memory_type(l->in[0].dtype));
+    cuda_define(c, "ADAM", is_adam);
+    cuda_define(c, "FACTOR", factor);
+    cuda_define_float(c, "WEIGHT_DECAY", launch_float(l, ATTR_weight_decay, 0.0));
+    if (is_adam) {
+        cuda_define_float(c, "BETA1", launch_float(l, ATTR_beta1, 0.9));
+        cuda_define_float(c, "BETA2", launch_float(l, ATTR_beta2, 0.999));
+        cuda_define_float(c, "EPS", launch_float(l, ATTR_eps, 1e-8));
+        cuda_define(c, "DECOUPLED", launch_int(l, ATTR_decoupled, 1) != 0);
+    } else {
+        cuda_define_float(c, "MOMENTUM", launch_float(l, ATTR_momentum, 0.0));
+        cuda_define_float(c, "DAMPENING", launch_float(l, ATTR_dampening, 0.0));
+        cuda_define(c, "NESTEROV", launch_int(l, ATTR_nesterov, 0) != 0);
+    }
+    cuda_define_text(c, "LR", cuda_memory_type(l->in[lr].dtype));
+    cuda_define_text(c, "STEP", cuda_memory_type(l->in[lr + 1].dtype));
+    return cuda_call(c, "optimizer.cu", is_adam ? "adam" : "sgd", ceil_div(count, THREADS * vec), 1,
+                     1, THREADS, 0);
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+/* group.cu - fused groups. What one thread computes for its elements of a row is body.cuh, made from
+ * the group's program; here is how rows and threads meet. Arguments: the operands' first elements,
+ * the results', the workspace of partial results if there is one, and the fault word (unused).
+ *
+ *   MODE 0  elements are independent: lane i of the grid has elements [i*VEC, (i+1)*VEC).
+ *   MODE 1  LANES lanes a row (a power of two up to 32, or the whole block); a row is kept in registers.
+ *           RPW rows per worker one after the other; with column sums a worker writes partial sums.
+ *   MODE 2  as 1 with a block a row, but the row is walked once for each stage of reductions.
+ *   MODE 3  column sums of independent rows: 32 x WARPS threads, a lane has VEC columns.
+ *   MODE 4  few long rows: block (piece, row) writes partial reductions, group_finish combines them.
+ *   group_columns adds the partial column sums in order; SUM(j) says where they lie. */
+#include "prelude.cuh"
+#if __has_include("config.cuh")
+#include "config.cuh"
+#endif
+
+#ifndef MODE /* y = x + 1 over 1024 elements */
+#define MODE   0
+#define ROWS   1
+#define COLS   1024
+#define VEC    4
+#define UNITS  1
+#define LANES  256
+#define IDX    u32
+#define PARAMS const float *in0, float *out0, u64 *error
+#define ARGS   in0, out0, error
+#define PLAIN_BODY
+#endif
+
+/* What body.cuh is written with: the elements of a thread, its runs of VEC neighbouring columns. */
+#define E (VEC * UNITS)
+#define EACH(k) _Pragma("unroll") for (int k = 0; k < E; k++)
+#define RUN(k)  _Pragma("unroll") for (int k = 0; k < VEC; k++)
+#if MODE == 1
+#define AT     (u * VEC)
+#define FULL   (COLS % (VEC * LANES * UNITS) == 0)
+#define COLUMN(k) (((IDX)((k) / VEC) * LANES + lane) * VEC + (IDX)((k) % VEC))
+#define RUNS                                                                                       \
+    _Pragma("unroll") for (int u = 0; u < UNITS; u++) if ([[maybe_unused]] IDX col = COLUMN(u * VEC);               \
+                                                          FULL || col < COLS)
+#elif MODE == 0 || MODE == 3
+#define AT        0
+#define FULL      1
+#define COLUMN(k) (lane * VEC + (IDX)(k))
+#define RUNS      if ([[maybe_unused]] IDX col = lane * VEC; true)
+#else
+#define AT        0
+#define FULL      1
+#define COLUMN(k) (col + (IDX)(k))
+#define RUNS
+#define STEPS(from, to)                                                                            \
+    for (IDX col = (from) + lane * VEC; col < (to); col += LANES * VEC)
+#endif
+
+#ifndef PLAIN_BODY
+#if FULL
+#define INIT
+#else
+#define INIT = {}
+#endif
+#include "body.cuh"
+#else
+struct state {};
+DEV void body(PARAMS, IDX row, IDX lane, state &) {
+    float v[E];
+    RUNS load_pack<VEC>(v + AT, in0 + col);
+    EACH(k) v[k] += 1.0f;
+    RUNS store_pack<VEC>(out0 + col, v + AT);
+}
+#endif
+
+#if MODE == 0
+extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
+    IDX lane = (IDX)blockIdx.x * LANES + threadIdx.x;
+    state none;
+    if (lane < COLS / VEC) body(ARGS, 0, lane, none);
+}
+#elif MODE == 1
+/* A block has THREADS / LANES workers. */
+extern "C" __global__ void __launch_bounds__(THREADS) group_row(PARAMS) {
+    const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    const IDX lane = threadIdx.x % LANES;
+    state sums;
+#if COLSUMS
+    clear(sums);
+#endif
+    for (IDX k = 0; k < RPW; k++) {
+        IDX row = worker * RPW + k;
+        if (row >= ROWS) break;
+        body(ARGS, row, lane, sums);
+    }
+#if COLSUMS
+    if (worker * RPW < ROWS) put(sums, workspace, worker, lane);
+#endif
+}
+#elif MODE == 2
+extern "C" __global__ void __launch_bounds__(LANES) group_long(PARAMS) {
+    for (IDX k = 0; k < RPW; k++) {
+        IDX row = (IDX)blockIdx.x * RPW + k;
+        if (row >= ROWS) break;
+        body(ARGS, row, threadIdx.x, k == 0);
+    }
+}
+#elif MODE == 3
+extern "C" __global__ void __launch_bounds__(32 * WARPS) group_rows(PARAMS) {
+    const IDX lane = (IDX)blockIdx.x * 32 + threadIdx.x % 32, warp = threadIdx.x / 32;
+    const IDX first = (IDX)blockIdx.y * RPW, last = first + RPW < ROWS ? first + RPW : ROWS;
+    state sums;
+    clear(sums);
+    if (lane < COLS / VEC)
+        for (IDX row = first + warp; row < last; row += WARPS) body(ARGS, row, lane, sums);
+    join_warps(sums);
+    if (warp == 0 && lane < COLS / VEC) put(sums, workspace, blockIdx.y, lane);
+}
+#elif MODE == 4
+extern "C" __global__ void __launch_bounds__(LANES) group_pieces(PARAMS) {
+    const IDX from = (IDX)blockIdx.x * PIECE, to = from + PIECE < COLS ? from + PIECE : COLS;
+    body(ARGS, (IDX)blockIdx.y, threadIdx.x, from, to, (IDX)blockIdx.x);
+}
+extern "C" __global__ void __launch_bounds__(LANES) group_finish(PARAMS) {
+    finish(ARGS, (IDX)blockIdx.x, threadIdx.x);
+}
+#endif
+
+#if defined(COLSUMS) && COLSUMS
+/* 32 columns a block. */
+extern "C" __global__ void __launch_bounds__(32 * SLICES) group_columns(PARAMS) {
+    columns(ARGS, (IDX)blockIdx.x * 32 + threadIdx.x % 32);
+}
+#endif

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+/* prelude.cuh - what every kernel file starts with: element types of memory and their conversions,
+ * the elementwise functions of ops.def, reductions of warps and blocks, random numbers. Needs no
+ * header of a toolkit, so that it compiles where only the run-time compiler is installed. */
+#pragma once
+
+typedef long long i64;
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+#define DEV        __device__ __forceinline__
+#define F32_INF    __int_as_float(0x7f800000)
+#define F64_INF    __longlong_as_double(0x7ff0000000000000ll)
+#define I64_MIN    (-9223372036854775807ll - 1)
+#define I64_MAX    9223372036854775807ll
+#define FULL_WARP  0xffffffffu
+
+/* ---- memory types ------------------------------------------------------------------------------
+ * Registers are float, double, i64 or bool. Types that are no C++ type of their own are bits. */
+struct f16 {
+    unsigned short u;
+};
+struct bf16 {
+    unsigned short u;
+};
+struct e4m3 {
+    unsigned char u;
+};
+struct e5m2 {
+    unsigned char u;
+};
+struct e8m0 {
+    unsigned char u;
+};
+struct alignas(16) word16 { /* moved, never computed with */
+    u64 a, b;
+};
+struct boolean {
+    unsigned char u;
+};
+
+DEV float to_reg(float x) { return x; }
+DEV double to_reg(double x) { return x; }
+DEV i64 to_reg(i64 x) { return x; }
+DEV i64 to_reg(int x) { return x; }
+DEV i64 to_reg(short x) { return x; }
+DEV i64 to_reg(signed char x) { return x; }
+DEV i64 to_reg(unsigned char x) { return x; }
+DEV bool to_reg(boolean x) { return x.u != 0; }
+DEV float to_reg(bf16 x) { return __uint_as_float((u32)x.u << 16); }
+DEV float to_reg(f16 x) {
+    float r;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x.u));
+    return r;
+}
+/* Sign, EXP bits of exponent, MAN bits of mantissa; no infinities when FINITE. */
+template <int EXP, int MAN, bool FINITE> DEV float small_to_float(u32 u) {
+    const int bias = (1 << (EXP - 1)) - 1;
+    u32 sign = u >> 7 << 31, e = u >> MAN & ((1u << EXP) - 1u), m = u & ((1u << MAN) - 1u);
+    if (FINITE ? (u & 0x7fu) == 0x7fu : e == (1u << EXP) - 1u)
+        return __uint_as_float(sign | (FINITE || m ? 0x7fc00000u : 0x7f800000u));
+    if (e == 0) {
+        float x = (float)m * __uint_as_float((u32)(127 - bias + 1 - MAN) << 23);
+        return sign ? -x : x;
+    }
+    return __uint_as_float(sign | (e + 127u - bias) << 23 | m << (23 - MAN));
+}
+DEV float to_reg(e4m3 x) { return small_to_float<4, 3, true>(x.u); }
+DEV float to_reg(e5m2 x) { return small_to_float<5, 2, false>(x.u); }
+DEV float to_reg(e8m0 x) {
+    if (x.u == 0xffu) return __uint_as_float(0x7fc00000u);
+    return x.u ? __uint_as_float((u32)x.u << 23) : __uint_as_float(0x00400000u);
+}
+
+/* Nearest, ties to even; what is too large becomes the largest finite value, NaN stays NaN. */
+template <int EXP, int MAN, bool FINITE> DEV unsigned char small_from_float(float x) {
+    const int bias = (1 << (EXP - 1)) - 1;
+    u32 u = __float_as_uint(x), sign = u >> 31 << 7, a = u & 0x7fffffffu;
+    u32 top = FINITE ? 0x7eu : (((1u << EXP) - 1u) << MAN) - 1u;
+    if (a > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
+    int e = (int)(a >> 23) - 127;
+    if (e < 1 - bias) { /* subnormal: units of 2^(1-bias-MAN); the sum rounds */
+        float unit = __uint_as_float((u32)(127 - bias + 1 - MAN + 23) << 23);
+        u32 n = __float_as_uint(__uint_as_float(a) + unit) - __float_as_uint(unit);
+        return (unsigned char)(sign | n);
+    }
+    u32 half = (1u << (22 - MAN)) - 1u + (a >> (23 - MAN) & 1u);
+    u32 r = ((a + half) >> (23 - MAN)) - ((u32)(127 - bias) << MAN);
+    return (unsigned char)(sign | (r > top ? top : r));
+}
+
+template <class M> struct store_as;
+#define STORE_AS(M, R, expr)                                                                       \
+    template <> struct store_as<M> {                                                               \
+        DEV_MEMBER M from(R x) { return expr; }                                                    \
+    };
+#define DEV_MEMBER static __device__ __forceinline__
+DEV bf16 make_bf16(float x) {
+    bf16 r;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.u) : "f"(x));
+    return r;
+}
+DEV f16 make_f16(float x) {
+    f16 r;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.u) : "f"(x));
+    return r;
+}
+DEV e4m3 make_e4m3(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short two;
+    float zero = 0.0f;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(zero), "f"(x));
+    return e4m3{(unsigned char)two};
+#else
+    return e4m3{small_from_float<4, 3, true>(x)};
+#endif
+}
+DEV e5m2 make_e5m2(float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short two;
+    float zero = 0.0f;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(two) : "f"(zero), "f"(x));
+    return e5m2{(unsigned char)two};
+#else
+    return e5m2{small_from_float<5, 2, false>(x)};
+#endif
+}
+/* Powers of two: ties go up, what is below the range gives its smallest value, negative ones NaN. */
+DEV e8m0 make_e8m0(float x) {
+    u32 a = __float_as_uint(x);
+    if (x != x || x < 0.0f) return e8m0{0xffu};
+    if (a < 0x00600000u) return e8m0{0}; /* nearer to 2^-127 than to 2^-126 */
+    u32 e = (a + 0x00400000u) >> 23;
+    return e8m0{(unsigned char)(e > 254u ? 254u : e < 1u ? 1u : e)};
+}
+STORE_AS(float, float, x)
+STORE_AS(double, double, x)
+STORE_AS(i64, i64, x)
+STORE_AS(int, i64, (int)(u32)(u64)x)
+STORE_AS(short, i64, (short)(unsigned short)(u64)x)
+STORE_AS(signed char, i64, (signed char)(unsigned char)(u64)x)
+STORE_AS(unsigned char, i64, (unsigned char)(u64)x)
+STORE_AS(boolean, bool, (boolean{(unsigned char)(x ? 1 : 0)}))
+STORE_AS(bf16, float, make_bf16(x))
+STORE_AS(f16, float, make_f16(x))
+STORE_AS(e4m3, float, make_e4m3(x))
+STORE_AS(e5m2, float, make_e5m2(x))
+STORE_AS(e8m0, float, make_e8m0(x))
+
+/* N elements in pieces of at most 16 bytes; `p` is aligned to the smaller of 16 and N elements. */
+template <class M, int N> struct alignas(sizeof(M) * N) pack {
+    M at[N];
+};
+template <int N, class M, class R> DEV void load_pack(R *v, const M *p) {
+    constexpr int n = sizeof(M) * N > 16 ? 16 / (int)sizeof(M) : N;
+#pragma unroll
+    for (int k = 0; k < N; k += n) {
+        pack<M, n> x = *reinterpret_cast<const pack<M, n> *>(p + k);
+#pragma unroll
+        for (int j = 0; j < n; j++) v[k + j] = to_reg(x.at[j]);
+    }
+}
+template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
+    constexpr int n = sizeof(M) * N > 16 ? 16 / (int)sizeof(M) : N;
+#pragma unroll
+    for (int k = 0; k < N; k += n) {
+        pack<M, n> x;
+#pragma unroll
+        for (int j = 0; j < n; j++) x.at[j] = store_as<M>::from(v[k + j]);
+        *reinterpret_cast<pack<M, n> *>(p + k) = x;
+    }
+}
+
+/* ---- register to register ----------------------------------------------------------------------
+ * Floats to integers truncate and saturate, NaN gives 0; anything to bool is != 0. */
+template <class T> DEV float to_f32(T x) { return (float)x; }
+template <class T> DEV double to_f64(T x) { return (double)x; }
+template <class T> DEV bool to_bool(T x) { return x != (T)0; }
+DEV i64 to_i64(i64 x) { return x; }
+DEV i64 to_i64(bool x) { return x ? 1 : 0; }
+DEV i64 to_i64(double x) {
+    if (x >= 9223372036854775808.0) return I64_MAX;
+    if (x <= -9223372036854775808.0) return I64_MIN;
+    return x != x ? 0 : (i64)x;
+}
+DEV i64 to_i64(float x) { return to_i64((double)x); }
+/* What is left of a value that is kept in memory type M. */
+template <class M, class R> DEV R narrow(R x) { return to_reg(store_as<M>::from(x)); }
+
+/* ---- elementwise functions ---------------------------------------------------------------------
+ * The column `emit` of ops.def names these. */
+#define FLOAT1(name, e32, e64)                                                                     \
+    DEV float name(float x) { return e32; }                                                        \
+    DEV double name(double x) { return e64; }
+FLOAT1(op_abs, fabsf(x), fabs(x))
+FLOAT1(op_sign, x != x ? x : (float)((x > 0) - (x < 0)), x != x ? x : (double)((x > 0) - (x < 0)))
+FLOAT1(op_floor, floorf(x), floor(x))
+FLOAT1(op_ceil, ceilf(x), ceil(x))
+FLOAT1(op_round, rintf(x), rint(x))
+FLOAT1(op_exp, expf(x), exp(x))
+FLOAT1(op_log, logf(x), log(x))
+FLOAT1(op_log1p, log1pf(x), log1p(x))
+FLOAT1(op_expm1, expm1f(x), expm1(x))
+FLOAT1(op_sqrt, sqrtf(x), sqrt(x))
+FLOAT1(op_rsqrt, 1.0f / sqrtf(x), 1.0 / sqrt(x))
+FLOAT1(op_recip, 1.0f / x, 1.0 / x)
+FLOAT1(op_sin, sinf(x), sin(x))
+FLOAT1(op_cos, cosf(x), cos(x))
+FLOAT1(op_tan, tanf(x), tan(x))
+FLOAT1(op_asin, asinf(x), asin(x))
+FLOAT1(op_acos, acosf(x), acos(x))
+FLOAT1(op_atan, atanf(x), atan(x))
+FLOAT1(op_sinh, sinhf(x), sinh(x))
+FLOAT1(op_cosh, coshf(x), cosh(x))
+FLOAT1(op_tanh, tanhf(x), tanh(x))
+FLOAT1(op_erf, erff(x), erf(x))
+FLOAT1(op_sigmoid, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
+FLOAT1(op_relu, x <= 0.0f ? 0.0f : x, x <= 0.0 ? 0.0 : x)
+FLOAT1(gelu_exact, 0.5f * x * erfcf(-x * 0.70710678118654752f),
+       0.5 * x * erfc(-x * 0.70710678118654752))
+FLOAT1(gelu_tanh, 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x))),
+       0.5 * x * (1.0 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))))
+template <class T> DEV T op_gelu(T x, bool approximate) {
+    return approximate ? gelu_tanh(x) : gelu_exact(x);
+}
+DEV bool op_isinf(float x) { return fabsf(x) == F32_INF; }
+DEV bool op_isinf(double x) { return fabs(x) == F64_INF; }
+DEV bool op_isinf(i64) { return false; }
+DEV i64 op_abs(i64 x) { return x < 0 ? (i64)(0 - (u64)x) : x; }
+DEV i64 op_sign(i64 x) { return (x > 0) - (x < 0); }
+DEV i64 op_floor(i64 x) { return x; }
+DEV i64 op_ceil(i64 x) { return x; }
+DEV i64 op_round(i64 x) { return x; }
+DEV i64 op_relu(i64 x) { return x > 0 ? x : 0; }
+
+/* Division of integers truncates; by zero it gives 0. */
+DEV float op_div(float x, float y) { return x / y; }
+DEV double op_div(double x, double y) { return x / y; }
+DEV i64 op_div(i64 x, i64 y) {
+    if (y == 0) return 0;
+    return y == -1 ? (i64)(0 - (u64)x) : x / y;
+}
+DEV i64 remainder_of(i64 x, i64 y) { return y == 0 || y == -1 ? 0 : x % y; }
+DEV float remainder_of(float x, float y) { return fmodf(x, y); }
+DEV double remainder_of(double x, double y) { return fmod(x, y); }
+template <class T> DEV T op_mod(T x, T y, bool trunc) {
+    T r = remainder_of(x, y);
+    return !trunc && r != (T)0 && (r < (T)0) != (y < (T)0) ? r + y : r;
+}
+DEV float op_pow(float x, float y) { return powf(x, y); }
+DEV double op_pow(double x, double y) { return pow(x, y); }
+DEV i64 op_pow(i64 x, i64 y) {
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    u64 r = 1, base = (u64)x;
+    for (u64 e = (u64)y; e; e >>= 1, base *= base)
+        if (e & 1) r *= base;
+    return (i64)r;
+}
+/* NaN wins. */
+template <class T> DEV T op_max(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> DEV T op_min(T x, T y) { return x < y || x != x ? x : y; }
+template <class T> DEV T op_clip(T x, T low, T high) {
+    x = x < low ? low : x;
+    return x > high ? high : x;
+}
+
+/* ---- reductions --------------------------------------------------------------------------------
+ * Identities first: an operand never changes by them. */
+struct sum_of {
+    template <class T> DEV_MEMBER T join(T x, T y) { return x + y; }
+    DEV_MEMBER i64 join(i64 x, i64 y) { return (i64)((u64)x + (u64)y); }
+    template <class T> DEV_MEMBER T none() { return (T)0; }
+};
+struct prod_of {
+    template <class T> DEV_MEMBER T join(T x, T y) { return x * y; }
+    DEV_MEMBER i64 join(i64 x, i64 y) { return (i64)((u64)x * (u64)y); }
+    template <class T> DEV_MEMBER T none() { return (T)1; }
+};
+template <class T> DEV T largest();
+template <> DEV float largest<float>() { return F32_INF; }
+template <> DEV double largest<double>() { return F64_INF; }
+template <> DEV i64 largest<i64>() { return I64_MAX; }
+template <class T> DEV T smallest() { return -largest<T>(); }
+template <> DEV i64 smallest<i64>() { return I64_MIN; }
+struct max_of {
+    template <class T> DEV_MEMBER T join(T x, T y) { return op_max(y, x); }
+    template <class T> DEV_MEMBER T none() { return smallest<T>(); }
+};
+struct min_of {
+    template <class T> DEV_MEMBER T join(T x, T y) { return op_min(y, x); }
+    template <class T> DEV_MEMBER T none() { return largest<T>(); }
+};
+
+/* The lanes of a thread's group of L neighbours; other groups of the warp may be elsewhere. */
+template <int L> DEV u32 lanes_mask() {
+    if constexpr (L >= 32)
+        return FULL_WARP;
+    else
+        return ((1u << L) - 1u) << (threadIdx.x % 32 / L * L);
+}
+/* Over groups of L neighbouring lanes, L a power of two up to 32; every lane gets the result. */
+template <class OP, int L, class T> DEV T lanes_reduce(T x) {
+#pragma unroll
+    for (int w = L / 2; w > 0; w /= 2) x = OP::join(x, __shfl_xor_sync(lanes_mask<L>(), x, w));
+    return x;
+}
+/* Over L threads of a row: neighbouring lanes, or the whole block of L threads. The order is that of
+ * a fixed tree, whatever happens when. */
+template <class OP, int L, class T> DEV T row_reduce(T x) {
+    if constexpr (L <= 32) {
+        return lanes_reduce<OP, L>(x);
+    } else {
+        __shared__ T part[32];
+        constexpr int warps = L / 32;
+        x = lanes_reduce<OP, 32>(x);
+        __syncthreads(); /* the last result has been read by all */
+        if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+        __syncthreads();
+        x = threadIdx.x % 32 < warps ? part[threadIdx.x % 32] : OP::template none<T>();
+        return lanes_reduce<OP, 32>(x);
+    }
+}
+template <int L> DEV void row_sync() {
+    if constexpr (L <= 32)
+        __syncwarp(lanes_mask<L>());
+    else
+        __syncthreads();
+}
+/* The sum of n numbers that lie `stride` apart, by SLICES threads threadIdx.x, threadIdx.x + 32, ..;
+ * the first of them gets it. Slices and their order are fixed. */
+template <int SLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride, int n, bool valid) {
+    __shared__ A part[SLICES][32];
+    const int slice = threadIdx.x / 32, lane = threadIdx.x % 32;
+    A sum = 0;
+    if (valid)
+#pragma unroll 4
+        for (int k = slice; k < n; k += SLICES) sum = sum_of::join(sum, (A)p[k * stride]);
+    __syncthreads(); /* an earlier sum has been read */
+    part[slice][lane] = sum;
+    __syncthreads();
+    if (slice == 0)
+        for (int k = 1; k < SLICES; k++) sum = sum_of::join(sum, part[k][lane]);
+    return sum;
+}
+/* The sum of one register over the warps of a block; the first warp gets it. */
+template <int WARPS, int N, class T> DEV void warps_sum(T *x) {
+    __shared__ T part[WARPS][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        __syncthreads();
+        part[warp][lane] = x[k];
+        __syncthreads();
+        if (warp == 0)
+#pragma unroll
+            for (int w = 1; w < WARPS; w++) x[k] = sum_of::join(x[k], part[w][lane]);
+    }
+}
+
+/* ---- random numbers ----------------------------------------------------------------------------
+ * Word 0 of Philox4x32-10 for counter (index, stream); J. Salmon et al., "Parallel random numbers:
+ * as easy as 1, 2, 3", 2011. */
+DEV u32 philox(u64 index, u64 stream, u64 key) {
+    u32 c0 = (u32)index, c1 = (u32)(index >> 32), c2 = (u32)stream, c3 = (u32)(stream >> 32);
+    u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u32 h0 = __umulhi(0xD2511F53u, c0), l0 = 0xD2511F53u * c0;
+        u32 h1 = __umulhi(0xCD9E8D57u, c2), l1 = 0xCD9E8D57u * c2;
+        c0 = h1 ^ c1 ^ k0;
+        c1 = l1;
+        c2 = h0 ^ c3 ^ k1;
+        c3 = l0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+DEV float random_f32(u64 index, u64 stream, i64 key) {
+    return (float)(philox(index, stream, (u64)key) >> 8) * 5.9604644775390625e-8f;
+}
+DEV double random_f64(u64 index, u64 stream, i64 key) {
+    return (double)(philox(index, stream, (u64)key) >> 8) * 5.9604644775390625e-8;
+}
+
+/* ---- faults ------------------------------------------------------------------------------------
+ * The lowest position of a bad index, and the index as far as 24 bits hold it. */
+DEV void report_index(u64 *error, i64 position, i64 value) {
+    const i64 bound = 1 << 23;
+    i64 v = value < -bound ? -bound : value > bound - 1 ? bound - 1 : value;
+    atomicMin(error, (u64)position << 24 | (u64)(v + bound));
+}
+/* [-n, n) to [0, n), else -1. */
+DEV i64 wrap_index(i64 i, i64 n) {
+    return i < -n || i >= n ? -1 : i < 0 ? i + n : i;
+}

@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+/* gpu_test.c - the CUDA backend on a GPU: every op case forward and backward against the CPU
+ * backend, larger and odd sizes, index errors, bit-identical repetition, and models against their
+ * reference losses. Work is done by a child process: what crashes or hangs costs one failure, not
+ * the rest.
+ *
+ * usage: gpu_test [--cache DIR] [--device N] [--only TEXT] [--no-cases] [--jobs N] DIR...
+ * DIR holds NAME.STYLE.onnx, NAME.data.npz and NAME.ref.npz, as for tests/model. */
+#include <check.h> /* its names only: the header below expects them */
+#undef ck_assert_msg
+#undef ck_assert_int_eq
+#undef ck_assert_ptr_ne
+#define ck_assert_msg(cond, ...)                                                                   \
+    do {                                                                                           \
+        if (!(cond)) give_up(__VA_ARGS__);                                                         \
+    } while (0)
+#define ck_assert_int_eq(a, b) ck_assert_msg((a) == (b), "%s", #a " == " #b)
+#define ck_assert_ptr_ne(a, b) ck_assert_msg((a) != (b), "%s", #a " != " #b)
+static void give_up(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#include "base/sys.h"
+#include "codegen/codegen.h"
+#include "driver/session.h"
+#include "op_cases.h"
+#include "passes/pass.h"
+#include "runtime/cuda.h"
+#include <math.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 20, SECONDS_EACH = 180, FILES_MAX = 512, RUNS = 3, JOBS_MAX = 16 };
+
+/* Shared by the parent and one worker: what it does next and how it went. */
+struct progress {
+    int next, step, end; /* items next, next + step, .. below end */
+    int passed, failed, skipped;
+    unsigned compiled, cached;
+    pid_t pid;
+    char name[256];
+};
+static struct progress *now; /* in a worker: its own */
+
+/* What one process works with. */
+struct bench {
+    struct ctx ctx;
+    struct arena arena;
+    jmp_buf landing;
+    struct cuda *gpu;
+    int arch;
+    char log[4096];
+};
+
+static void give_up(const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    printf("    ");
+    vprintf(fmt, ap);
+    printf("\n");
+    va_end(ap);
+    fflush(stdout);
+    _exit(4);
+}
+
+static void report(void *user, enum severity sev, enum status code, const char *origin,
+                   const char *message) {
+    struct bench *b = user;
+    size_t n = strlen(b->log);
+    (void)code;
+    if (sev == SEV_ERROR) snprintf(b->log + n, sizeof b->log - n, "%s: %s\n", origin, message);
+}
+
+static const char *kernel_source(void *user, const char *file, size_t *size) {
+    (void)user;
+    for (int i = 0; kernel_file_at(i); i++) {
+        if (strcmp(kernel_file_at(i)->name, file) != 0) continue;
+        *size = kernel_file_at(i)->size;
+        return kernel_file_at(i)->text;
+    }
+    return NULL;
+}
+
+/* ---- op cases ----------------------------------------------------------------------------------
+ */
+/* Sizes that fill blocks and leave a rest; the format of tests/op/cases.def. */
+static const struct op_case large[] = {
+#define CASE(op, operands, attrs) {OP_##op, operands, attrs},
+    CASE(tanh, "f[1031]", "") CASE(add, "f[7,129,33] f[129,1]", "") CASE(
+        where, "b[257,31] f[31] f[257,1]",
+        "") CASE(reduce_sum, "f[517,333]", "axes=1") CASE(reduce_sum, "f[517,333]", "axes=0")
+        CASE(reduce_mean, "f[100003]", "axes=0") CASE(reduce_max, "f[3,70001]", "axes=1") CASE(
+            reduce_sum, "f[5,67,9,31]", "axes=1,3") CASE(cumsum, "f[3,1500]", "axis=1 reverse=1")
+            CASE(cumsum, "f[700,5]", "axis=0") CASE(matmul, "f[129,257] f[257,63]", "") CASE(
+                matmul, "f[3,65,129] f[3,33,129]",
+                "trans_b=1") CASE(matmul, "f[5,4,67,33] f[1,33,35]",
+                                  "") CASE(matmul, "f[512,512] f[512,512]",
+                                           "trans_a=1") CASE(transpose, "f[65,33,17]", "perm=2,0,1")
+                CASE(transpose, "f[257,263]",
+                     "perm=1,0") CASE(slice, "f[301,77]", "starts=300,76 shape=100,19 steps=-3,-4")
+                    CASE(pad, "f[63,65]", "low=1,2 high=3,0 interior=1,2") CASE(
+                        concat,
+                        "f[33,7] f[33,129] f[33,1]",
+                        "axis=1") CASE(conv, "f[3,5,19,23] f[7,5,3,3]",
+                                       "strides=1,1 pads=1,1,1,1 dilations=1,1")
+                        CASE(
+                            conv, "f[2,6,33,17] f[9,2,5,3]",
+                            "strides=2,2 pads=2,1,2,1 "
+                            "dilations=1,1 groups=3") CASE(conv, "f[2,12,31,29] f[12,1,3,3]",
+                                                           "strides=1,2 pads=1,1,1,1 dilations=1,1 "
+                                                           "groups=12")
+                            CASE(max_pool, "f[3,5,33,35]",
+                                 "kernel=3,3 strides=2,2 pads=1,1,1,1 dilations=1,1")
+                                CASE(gather,
+                                     "f[301,65] "
+                                     "i[5,7]=0,4,-1,300,7,7,7,1,2,3,299,298,150,151,152,153,0,0,0,"
+                                     "0,-301,-300,9,8,7,6,5,4,3,2,1,0,300,-2,77",
+                                     "axis=0") CASE(scatter_rows,
+                                                    "i[9]=1,1,1,0,-1,16,3,3,1 f[9,131]",
+                                                    "axis=0 shape=17,131")
+                                    CASE(softmax, "f[33,1027]~-4.0~4.0",
+                                         "axis=1") CASE(softmax, "f[65,33,7]", "axis=1")
+                                        CASE(log_softmax, "f[5,50257]~-4.0~4.0", "axis=1") CASE(
+                                            layer_norm, "f[65,768]", "axis=1 eps=1e-5")
+                                            CASE(rms_norm, "f[3,7,1025]", "axis=2 eps=1e-6") CASE(
+                                                attention, "f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]",
+                                                "scale=0.125 causal=1")
+                                                CASE(attention,
+                                                     "f[1,4,130,40] f[1,2,130,40] f[1,2,130,40]",
+                                                     "scale=0.2 causal=1")
+                                                    CASE(
+                                                        attention,
+                                                        "f[2,2,33,128] f[2,2,77,128] f[2,2,77,128]",
+                                                        "scale=0.09") CASE(cross_entropy,
+                                                                           "f[4,5003]~-4.0~4.0 "
+                                                                           "i[4]=0,5002,-100,17",
+                                                                           "")
+#undef CASE
+};
+static const struct op_case wrong[] =
+    {/* an index out of range: the same words on both */
+#define CASE(op, operands, attrs) {OP_##op, operands, attrs},
+     CASE(gather, "f[5,3] i[2,2]=0,5,-6,9", "axis=0")
+         CASE(gather_elements, "f[3,4] i[2,4]=0,1,2,0,-1,1,0,3", "axis=0")
+             CASE(scatter_rows, "i[3]=1,-5,4 f[2,3,3]", "axis=1 shape=2,4,3")
+                 CASE(scatter_elements, "f[3,4] i[2,2]=0,1,2,-4 f[2,2]", "axis=0")
+                     CASE(cross_entropy, "f[4,3]~-3.0~3.0 i[4]=0,3,-100,-1", "")
+#undef CASE
+};
+enum {
+    LARGE = sizeof large / sizeof large[0],
+    WRONG = sizeof wrong / sizeof wrong[0],
+    KINDS = 3, /* f32; f32, one node at a time; f64 */
+    CASE_ITEMS = (CASES + LARGE) * KINDS + WRONG
+};
+
+/* Outputs of all runs, one after the other. */
+struct results {
+    char *at;
+    size_t bytes;
+};
+static struct results no_results(struct bench *b, const struct plan *p) {
+    struct results r = {NULL, 0};
+    for (uint32_t i = 1; i < p->buffers.n; i++)
+        if (p->buffers.at[i].kind == BUF_OUTPUT) r.bytes += (size_t)p->buffers.at[i].bytes;
+    r.at = arena_alloc(&b->arena, r.bytes);
+    return r;
+}
+
+static bool failed(struct bench *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static bool failed(struct bench *b, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    printf("  FAILED %s: ", now->name);
+    vprintf(fmt, ap);
+    printf("%s%s", *b->log ? ": " : "\n", b->log);
+    va_end(ap);
+    return false;
+}
+
+static void collect_cpu(struct cpu_exec *x, const struct plan *p, struct results *r) {
+    char *to = r->at;
+    for (uint32_t i = 1; i < p->buffers.n; i++) {
+        const struct plan_buffer *k = &p->buffers.at[i];
+        if (k->kind != BUF_OUTPUT || !k->bytes) continue;
+        memcpy(to, cpu_buffer_at(x, (buf_id){i}), (size_t)k->bytes);
+        to += k->bytes;
+    }
+}
+
+static enum status run_cpu(struct bench *b, const struct plan *p, struct results *r) {
+    struct pool *pool = pool_create(&b->ctx, 2);
+    struct cpu_exec *x = NULL;
+    enum status st = cpu_create(&b->ctx, p, pool, &x);
+    if (st == ST_OK) st = cpu_run(x, 0, p->launches.n, false);
+    *r = no_results(b, p);
+    if (st == ST_OK) collect_cpu(x, p, r);
+    cpu_destroy(x);
+    pool_destroy(pool);
+    return st;
+}
+
+/* Alone, recorded, replayed; `same` tells whether all gave the same bits. */
+static enum status run_gpu(struct bench *b, const struct plan *p, struct results *r, bool *same) {
+    struct cuda_exec *x = NULL;
+    enum status st = cuda_create(b->gpu, p, kernel_source, NULL, &x);
+    *same = true;
+    *r = no_results(b, p);
+    for (int run = 0; run < RUNS && st == ST_OK; run++) {
+        struct results one = no_results(b, p);
+        char *to = one.at;
+        st = cuda_run(x, 0, p->launches.n, run == RUNS - 1);
+        for (uint32_t i = 1; i < p->buffers.n && st == ST_OK; i++) {
+            const struct plan_buffer *k = &p->buffers.at[i];
+            if (k->kind != BUF_OUTPUT || !k->bytes) continue;
+            memcpy(to, cuda_host_buffer_at(x, (buf_id){i}), (size_t)k->bytes);
+            to += k->bytes;
+        }
+        if (run) *same = *same && memcmp(one.at, r->at, r->bytes) == 0;
+        memcpy(r->at, one.at, r->bytes);
+    }
+    cuda_destroy(x);
+    return st;
+}
+
+static bool same_values(struct bench *b, const struct plan *p, const struct results *want,
+                        const struct results *got, double tolerance) {
+    const char *w = want->at, *g = got->at;
+    for (uint32_t i = 1; i < p->buffers.n; i++) {
+        const struct plan_buffer *k = &p->buffers.at[i];
+        if (k->kind != BUF_OUTPUT) continue;
+        size_t elem = dtype_size(k->type.dtype);
+        bool exact = !dtype_is_float(k->type.dtype);
+        double scale = 0.1;
+        for (int64_t at = 0; at < k->bytes; at += (int64_t)elem)
+            scale = fmax(scale, fabs(dtype_load(k->type.dtype, w + at)));
+        for (int64_t at = 0; at < k->bytes; at += (int64_t)elem) {
+            double x = dtype_load(k->type.dtype, w + at), y = dtype_load(k->type.dtype, g + at);
+            if (exact ? memcmp(w + at, g + at, elem) == 0 : fabs(x - y) <= tolerance * scale)
+                continue;
+            if (x == y || (x != x && y != y)) continue;
+            return failed(b, "%s[%lld] is %.9g, %.9g on the CPU", interned(&p->strings, k->name),
+                          (long long)(at / (int64_t)elem), y, x);
+        }
+        w += k->bytes, g += k->bytes;
+    }
+    return true;
+}
+
+static enum status make_plan(struct bench *b, const struct op_case *k, enum dtype real,
+                             const struct codegen_options *o, struct graph **g, struct plan **p) {
+    struct arena scratch;
+    arena_init(&scratch, &b->ctx);
+    struct pass_ctx c = {.ctx = &b->ctx, .scratch = &scratch};
+    *g = case_graph(&b->ctx, k, real);
+    enum status st = pass_grad(&c, *g);
+    arena_reset(&scratch);
+    if (st == ST_OK) st = plan_build(*g, o, p);
+    if (st == ST_OK) st = plan_verify(*p, "gpu_test");
+    return st;
+}
+
+enum verdict { PASS, FAIL, SKIP };
+/* CUDA may refuse f64 with ST_UNSUPPORTED; nothing else is excused. */
+static enum verdict compare_case(struct bench *b, const struct op_case *k, enum dtype real,
+                                 bool no_fusion, bool bad, double tolerance) {
+    struct codegen_options cpu = {.threads = 2, .no_fusion = no_fusion}, gpu = cpu;
+    gpu.cuda_arch = b->arch;
+    struct graph *g1 = NULL, *g2 = NULL;
+    struct plan *p1 = NULL, *p2 = NULL;
+    struct results want, got;
+    bool same = true, ok = true;
+    enum verdict v = PASS;
+    enum status s1 = make_plan(b, k, real, &cpu, &g1, &p1);
+    if (s1 == ST_OK) s1 = run_cpu(b, p1, &want);
+    const char *words = arena_strdup(&b->arena, b->log);
+    b->log[0] = '\0';
+    enum status s2 = make_plan(b, k, real, &gpu, &g2, &p2);
+    if (s2 == ST_OK) s2 = run_gpu(b, p2, &got, &same);
+    if (bad) ok = s1 == ST_DATA && s2 == ST_DATA && strcmp(words, b->log) == 0;
+    if (bad && !ok)
+        failed(b, "expected \"%s\" on both, found status %d and %d", words, (int)s1, (int)s2);
+    else if (!bad && s2 == ST_UNSUPPORTED && real == DT_f64)
+        v = SKIP;
+    else if (!bad && (s1 != ST_OK || s2 != ST_OK))
+        ok = failed(b, "status %d on the CPU, %d on the GPU", (int)s1, (int)s2);
+    else if (!bad && !same)
+        ok = failed(b, "another run gave other bits");
+    else if (!bad)
+        ok = same_values(b, p2, &want, &got, tolerance);
+    plan_destroy(p1);
+    plan_destroy(p2);
+    graph_destroy(g1);
+    graph_destroy(g2);
+    if (s2 == ST_IO) give_up("the GPU failed; going on in a new process");
+    return v == SKIP ? SKIP : ok ? PASS : FAIL;
+}
+
+static enum verdict run_case_item(struct bench *b, int item) {
+    static const char *const words[KINDS] = {"f32", "f32 unfused", "f64"};
+    bool bad = item >= (CASES + LARGE) * KINDS;
+    int kind = bad ? 0 : item % KINDS;
+    int which = bad ? item - (CASES + LARGE) * KINDS : item / KINDS;
+    const struct op_case *k = bad             ? &wrong[which]
+                              : which < CASES ? &cases[which]
+                                              : &large[which - CASES];
+    snprintf(now->name, sizeof now->name, "%.200s in %s", case_name(&b->arena, k), words[kind]);
+    double tolerance = kind == 2 ? 1e-6 : which < CASES ? 2e-5 : 1e-4; /* of the largest element */
+    return compare_case(b, k, kind == 2 ? DT_f64 : DT_f32, kind == 1, bad, tolerance);
+}
+
+/* ---- models ------------------------------------------------------------------------------------
+ */
+static char *files[FILES_MAX];
+static int nfiles;
+
+struct model_run {
+    lathe_context *context;
+    lathe_model *model;
+    lathe_trainer *trainer;
+    struct arrays data, ref;
+    double want[STEPS], got[STEPS];
+};
+
+static void model_report(void *user, lathe_severity sev, lathe_status status, const char *origin,
+                         const char *message) {
+    if (sev == LATHE_ERROR) report(user, SEV_ERROR, (enum status)status, origin, message);
+}
+
+static bool model_open(struct bench *b, const char *path, const char *stem, struct model_run *m) {
+    lathe_context_options co = LATHE_CONTEXT_OPTIONS_INIT;
+    lathe_model_options mo = LATHE_MODEL_OPTIONS_INIT;
+    lathe_train_options to = LATHE_TRAIN_OPTIONS_INIT;
+    const char *data = arena_printf(&b->arena, "%s.data.npz", stem);
+    const char *ref = arena_printf(&b->arena, "%s.ref.npz", stem);
+    if (arrays_read(&b->arena, data, &m->data) != ST_OK ||
+        arrays_read(&b->arena, ref, &m->ref) != ST_OK)
+        return false;
+    co.report = model_report;
+    co.report_user = b;
+    co.threads = 2;
+    mo.data = data;
+    to.loss = "cross_entropy(logits, labels)";
+    to.beta1 = 0.9, to.beta2 = 0.95, to.eps = 1e-8, to.weight_decay = 0.1;
+    if (lathe_context_create(&co, &m->context) != LATHE_OK) return false;
+    if (lathe_model_open(m->context, path, &mo, &m->model) != LATHE_OK) return false;
+    if (lathe_trainer_create(m->model, &to, &m->trainer) != LATHE_OK) return false;
+    const struct array *a = arrays_find(&m->ref, "adamw_losses");
+    for (int i = 0; i < STEPS; i++)
+        m->want[i] = a && type_count(&a->type) >= STEPS
+                         ? dtype_load(a->type.dtype,
+                                      (const char *)a->at + (size_t)i * dtype_size(a->type.dtype))
+                         : NAN;
+    return true;
+}
+
+/* Whole arrays are the batch; the learning rate has its default. */
+static bool model_feed(struct bench *b, struct model_run *m, const struct plan *p,
+                       struct cuda_exec *x) {
+    for (uint32_t i = 1; i < p->buffers.n; i++) {
+        const struct plan_buffer *k = &p->buffers.at[i];
+        if (k->kind != BUF_INPUT) continue;
+        const char *name = interned(&p->strings, k->name);
+        char *to = cuda_host_buffer_at(x, (buf_id){i});
+        enum dtype want = k->type.dtype;
+        const struct array *a = arrays_find(&m->data, name);
+        if (strcmp(interned(&p->strings, k->role), "lr") == 0) {
+            lathe_train_options o = LATHE_TRAIN_OPTIONS_INIT;
+            dtype_store(want, to, o.lr);
+        } else if (a && type_count(&a->type) == type_count(&k->type)) {
+            for (int64_t e = 0; e < type_count(&k->type); e++) {
+                const char *from = (const char *)a->at + (size_t)e * dtype_size(a->type.dtype);
+                char *at = to + (size_t)e * dtype_size(want);
+                if (dtype_is_float(want))
+                    dtype_store(want, at, dtype_load(a->type.dtype, from));
+                else
+                    dtype_store_int(want, at, dtype_load_int(a->type.dtype, from));
+            }
+        } else if (strcmp(interned(&p->strings, k->role), "seed") != 0) {
+            return failed(b, "no data for input %s", name);
+        }
+    }
+    return true;
+}
+
+/* `steps` steps in two ranges, as the trainer does. */
+static bool model_train(struct bench *b, struct model_run *m, const struct plan *p, int steps,
+                        double *losses, double *seconds) {
+    struct cuda_exec *x = NULL;
+    if (cuda_create(b->gpu, p, kernel_source, NULL, &x) != ST_OK) return failed(b, "not created");
+    bool ok = model_feed(b, m, p, x);
+    const void *loss = cuda_host_buffer(x, BUF_OUTPUT, "loss");
+    buf_id id = plan_find(p, BUF_OUTPUT, "loss");
+    double start = 0;
+    for (int i = 0; i < steps && ok; i++) {
+        if (i == 2) start = sys_seconds(); /* from here on graphs are replayed */
+        ok = cuda_run(x, 0, p->first_update, false) == ST_OK;
+        if (ok) losses[i] = dtype_load(p->buffers.at[id.i].type.dtype, loss);
+        ok = ok && cuda_run(x, p->first_update, p->launches.n, false) == ST_OK;
+        if (!ok) failed(b, "step %d", i + 1);
+    }
+    *seconds = steps > 2 ? (sys_seconds() - start) / (steps - 2) : 0;
+    cuda_destroy(x);
+    return ok;
+}
+
+static bool model_check(struct bench *b, struct model_run *m, bool folded) {
+    struct codegen_options o = {.threads = 2, .cuda_arch = b->arch};
+    struct plan *p = NULL;
+    double again[STEPS], seconds = 0, unused, worst = 0;
+    struct graph *g = graph_clone(m->trainer->graph);
+    bool ok = plan_build(g, &o, &p) == ST_OK || failed(b, "no plan");
+    ok = ok && (plan_verify(p, "gpu_test") == ST_OK || failed(b, "the plan is wrong"));
+    ok = ok && model_train(b, m, p, STEPS, m->got, &seconds);
+    ok = ok && model_train(b, m, p, 5, again, &unused);
+    if (ok && memcmp(again, m->got, 5 * sizeof again[0]) != 0)
+        ok = failed(b, "another run gave other losses");
+    for (int i = 0; i < STEPS && ok; i++) {
+        double e = fabs(m->got[i] - m->want[i]) / fmax(fabs(m->want[i]), 1e-30);
+        if (!(e <= worst)) worst = e;
+    }
+    if (ok && folded) /* exported for inference: learns, but differently */
+        ok = m->got[STEPS - 1] < m->got[0] || failed(b, "the loss does not fall");
+    else if (ok)
+        ok = worst <= 1e-4 || failed(b, "losses differ by %.1e from the reference", worst);
+    if (ok)
+        printf("  %-28s losses %.1e, %.3f ms a step, %u launches, %u kernels\n", now->name, worst,
+               seconds * 1e3, p->launches.n, p->kernels.n);
+    plan_destroy(p);
+    graph_destroy(g);
+    return ok;
+}
+
+static enum verdict run_model_item(struct bench *b, const char *path) {
+    const char *file = sys_basename(path);
+    const char *stem = arena_printf(&b->arena, "%s/%.*s", sys_dirname(&b->arena, path),
+                                    (int)strcspn(file, "."), file);
+    snprintf(now->name, sizeof now->name, "%.*s", (int)(strlen(file) - 5), file);
+    if (!sys_exists(arena_printf(&b->arena, "%s.data.npz", stem)) ||
+        !sys_exists(arena_printf(&b->arena, "%s.ref.npz", stem)))
+        return SKIP;
+    struct model_run m = {0};
+    bool folded = strstr(file, "resnet") && strstr(file, ".dynamo18");
+    bool ok = model_open(b, path, stem, &m) || failed(b, "not opened");
+    ok = ok && model_check(b, &m, folded);
+    lathe_trainer_destroy(m.trainer);
+    lathe_model_destroy(m.model);
+    lathe_context_destroy(m.context);
+    return ok ? PASS : FAIL;
+}
+
+/* ---- parent and child --------------------------------------------------------------------------
+ */
+struct options {
+    struct cuda_options cuda;
+    const char *only;
+    bool no_cases;
+    int jobs;
+};
+
+static void bench_open(struct bench *b, const struct options *o) {
+    memset(b, 0, sizeof *b);
+    ctx_init(&b->ctx);
+    b->ctx.report = report;
+    b->ctx.report_user = b;
+    b->ctx.landing = &b->landing;
+    arena_init(&b->arena, &b->ctx);
+    if (cuda_open(&b->ctx, &o->cuda, &b->gpu) != ST_OK) give_up("%s", b->log);
+    struct cuda_info i = cuda_get_info(b->gpu);
+    b->arch = cuda_plan_arch(b->gpu);
+    if (now->next == 0)
+        printf("%s, sm_%d, %d processors, %.1f of %.1f GiB free, driver %d, NVRTC %d\n", i.name,
+               i.arch, i.processors, (double)i.memory_free / 0x1p30,
+               (double)i.memory_total / 0x1p30, i.driver_version, i.nvrtc_version);
+}
+
+static bool wanted(struct bench *b, const struct options *o, int item) {
+    if (!o->only) return true;
+    const char *name = item >= CASE_ITEMS ? files[item - CASE_ITEMS] : "";
+    if (item < (CASES + LARGE) * KINDS) {
+        int k = item / KINDS;
+        name = case_name(&b->arena, k < CASES ? &cases[k] : &large[k - CASES]);
+    }
+    return strstr(name, o->only) != NULL;
+}
+
+static void worker(const struct options *o) {
+    struct bench b;
+    bench_open(&b, o);
+    if (setjmp(b.landing)) give_up("unwound: %s", b.log);
+    for (; now->next < now->end; now->next += now->step) {
+        int item = now->next;
+        struct arena_mark mark = arena_mark(&b.arena);
+        if (!wanted(&b, o, item)) continue;
+        alarm(SECONDS_EACH);
+        b.log[0] = '\0';
+        enum verdict v = item < CASE_ITEMS ? run_case_item(&b, item)
+                                           : run_model_item(&b, files[item - CASE_ITEMS]);
+        now->passed += v == PASS;
+        now->failed += v == FAIL;
+        now->skipped += v == SKIP;
+        arena_rewind(&b.arena, mark);
+        fflush(stdout);
+    }
+    alarm(0);
+    struct cuda_kernel_stats s = cuda_get_kernel_stats(b.gpu);
+    now->compiled += s.compiled;
+    now->cached += s.cached;
+    cuda_close(b.gpu);
+    arena_reset(&b.arena);
+    if (b.ctx.bytes_in_use) give_up("%zu bytes are not freed", b.ctx.bytes_in_use);
+    fflush(stdout);
+    _exit(0);
+}
+
+static void start_worker(const struct options *o, struct progress *p) {
+    fflush(stdout);
+    p->name[0] = '\0';
+    pid_t pid = fork();
+    if (pid == 0) {
+        now = p;
+        worker(o);
+    }
+    p->pid = pid; /* shared: not for the worker to write */
+}
+
+/* A worker ended; true when another one takes over where it stopped. */
+static bool ended(struct progress *p, int how) {
+    if (how == 0) return false;
+    p->failed++;
+    printf("  FAILED %s: the process ended with %s %d\n", p->name,
+           WIFSIGNALED(how) ? "signal" : "status",
+           WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    p->next += p->step;
+    return p->name[0] && p->next < p->end; /* without a name there is no GPU */
+}
+
+/* Items [first, end) by `jobs` workers; adds up in *sum. */
+static void run_items(const struct options *o, struct progress *p, int first, int end, int jobs,
+                      struct progress *sum) {
+    int running = 0;
+    for (int j = 0; j < jobs && first + j < end; j++, running++) {
+        p[j] = (struct progress){.next = first + j, .step = jobs, .end = end};
+        start_worker(o, &p[j]);
+    }
+    while (running > 0) {
+        int how = 0;
+        pid_t pid = wait(&how);
+        if (pid < 0) return;
+        for (int j = 0; j < jobs; j++) {
+            if (p[j].pid != pid) continue;
+            if (ended(&p[j], how)) {
+                start_worker(o, &p[j]);
+                continue;
+            }
+            p[j].pid = 0;
+            running--;
+            sum->passed += p[j].passed, sum->failed += p[j].failed, sum->skipped += p[j].skipped;
+            sum->compiled += p[j].compiled, sum->cached += p[j].cached;
+        }
+    }
+}
+
+static void list_dir(struct arena *a, const char *dir) {
+    const char **names;
+    uint32_t n;
+    if (!sys_is_dir(dir) || sys_list_dir(a, dir, &names, &n) != ST_OK) {
+        printf("%s: no such directory, skipped\n", dir);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]);
+        if (len > 5 && strcmp(names[i] + len - 5, ".onnx") == 0 && nfiles < FILES_MAX)
+            files[nfiles++] = arena_printf(a, "%s/%s", dir, names[i]);
+    }
+}
+
+int main(int argc, char **argv) {
+    struct options o = {.jobs = 4};
+    struct ctx c;
+    struct arena a;
+    jmp_buf landing;
+    ctx_init(&c);
+    c.landing = &landing;
+    if (setjmp(landing)) return 1;
+    arena_init(&a, &c);
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--cache") == 0 && more)
+            o.cuda.cache_dir = argv[++i];
+        else if (strcmp(argv[i], "--device") == 0 && more)
+            o.cuda.device = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--jobs") == 0 && more)
+            o.jobs = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--only") == 0 && more)
+            o.only = argv[++i];
+        else if (strcmp(argv[i], "--no-cases") == 0)
+            o.no_cases = true;
+        else
+            list_dir(&a, argv[i]);
+    }
+    o.jobs = o.jobs < 1 ? 1 : o.jobs > JOBS_MAX ? JOBS_MAX : o.jobs;
+    struct progress *p =
+        mmap(NULL, JOBS_MAX * sizeof *p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct progress sum = {0};
+    if (p == MAP_FAILED) return 1;
+    if (!o.no_cases) run_items(&o, p, 0, CASE_ITEMS, o.jobs, &sum);
+    run_items(&o, p, CASE_ITEMS, CASE_ITEMS + nfiles, 1, &sum); /* alone: their steps are timed */
+    arena_reset(&a);
+    printf("gpu: %u kernels compiled, %u from the cache\n", sum.compiled, sum.cached);
+    printf("gpu: %d passed, %d failed", sum.passed, sum.failed);
+    if (sum.skipped) printf(", %d skipped", sum.skipped);
+    putchar('\n');
+    return sum.failed || !sum.passed;
+}
