@@ -130,7 +130,7 @@ enum fit emit_iota(struct emit *e, node_id n, const struct map_to *m, int32_t *r
         int32_t x = add_instr(e, i, 1u << k);
         sum = sum < 0 ? x : emit_op(e, OP_add, r, sum, x, -1);
     }
-    *reg = sum >= 0 ? sum : emit_scalar(e, t, base, (int64_t)base);
+    *reg = sum >= 0 ? sum : emit_scalar(e, t, base, dtype_load_int(DT_f64, &base));
     return FIT_OK;
 }
 

@@ -149,6 +149,8 @@ enum status session_graph(lathe_model *m, const struct session_compile *o, struc
     if (st != ST_OK) {
         graph_destroy(*out);
         *out = NULL;
+    } else if (o->loss_text) {
+        *o->loss_text = pc.loss;
     }
     return st;
 }

@@ -36,7 +36,8 @@ struct lathe_model {
 
 struct lathe_trainer {
     lathe_model *model;
-    struct graph *graph; /* after all passes; its arena holds constants that the plan points to */
+    const char *loss_text; /* the loss, spelled out */
+    struct graph *graph;   /* after all passes; its arena holds constants that the plan points to */
     struct plan *plan;
     struct cpu_exec *exec;
     int64_t step;              /* updates done */
@@ -58,6 +59,8 @@ struct session_compile {
     bool loss; /* forward graph with the loss of `train` appended */
     const struct train_options *train;
     const char *stop_after;
+    const char *
+        *loss_text; /* where the loss goes, spelled out; lives with the graph; may be NULL */
     void (*observe)(void *user, const char *name, const struct graph *g, double seconds);
     void *observe_user;
 };

@@ -194,7 +194,7 @@ static const char *config_json(struct run *r) {
     json_object_set_new(j, "lathe", json_string(lathe_version()));
     json_object_set_new(j, "model", json_string(r->a->model));
     json_object_set_new(j, "data", json_string(r->a->data));
-    json_object_set_new(j, "loss", json_string(o->loss ? o->loss : "automatic"));
+    json_object_set_new(j, "loss", json_string(r->trainer->loss_text));
     json_object_set_new(j, "recipe", json_string("fp32"));
     json_object_set_new(j, "device", json_string("cpu"));
     json_object_set_new(j, "optimizer", json_string(names[o->optimizer]));

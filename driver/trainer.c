@@ -28,8 +28,10 @@ static enum status find_outputs(lathe_trainer *t) {
 enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_options *options,
                          const struct train_options *train) {
     t->model = m;
-    struct session_compile sc = {
-        .training = true, .no_optimize = options->no_optimize != 0, .train = train};
+    struct session_compile sc = {.training = true,
+                                 .no_optimize = options->no_optimize != 0,
+                                 .train = train,
+                                 .loss_text = &t->loss_text};
     TRY(session_graph(m, &sc, &t->graph));
     struct codegen_options cg = {.threads = pool_threads(m->owner->pool),
                                  .no_fusion = options->no_optimize != 0};

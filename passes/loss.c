@@ -455,6 +455,21 @@ static enum status choose(struct loss *x, loss_fn *make) {
                       losses[0].form, losses[2].form, list_outputs(x));
 }
 
+/* The loss as an expression that names everything, for records. */
+static const char *spelled_out(struct loss *x, loss_fn make) {
+    for (int k = 0; k < LOSSES; k++) {
+        if (losses[k].make != make) continue;
+        if (!losses[k].needs_target)
+            return arena_printf(&x->g->arena, "%s(%s)", losses[k].name, x->out_name);
+        const char *fallback = x->t->have_labels && x->t->label_name ? x->t->label_name
+                               : make == cross_entropy               ? "labels"
+                                                                     : "target";
+        return arena_printf(&x->g->arena, "%s(%s, %s)", losses[k].name, x->out_name,
+                            x->target_name ? x->target_name : fallback);
+    }
+    return arena_strdup(&x->g->arena, x->out_name);
+}
+
 enum status pass_loss(struct pass_ctx *c, struct graph *g) {
     if (!c->train) return diag_error(c->ctx, ST_USAGE, "", "a loss needs training options");
     struct loss x = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .t = c->train};
@@ -473,6 +488,7 @@ enum status pass_loss(struct pass_ctx *c, struct graph *g) {
             "the model, or choose it as the loss",
             x.out_name);
     TRY(make(&x, &loss));
+    c->loss = spelled_out(&x, make);
     if (taken >= 0)
         g->outputs.at[taken].value = loss;
     else

@@ -15,6 +15,8 @@ struct pass_ctx {
     enum status (*eval)(void *user, struct graph *g, struct arena *scratch, const void **outputs);
     void *eval_user;
     const struct train_options *train; /* loss, gradient, optimizer; NULL for inference */
+    const char
+        *loss; /* written by pass_loss: the loss it built, spelled out; lives with the graph */
 };
 
 enum optimizer_kind { OPT_SGD, OPT_ADAM, OPT_ADAMW };

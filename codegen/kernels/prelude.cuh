@@ -127,7 +127,7 @@ DEV e5m2 make_e5m2(float x) {
 }
 /* Powers of two: ties go up, what is below the range gives its smallest value, negative ones NaN. */
 DEV e8m0 make_e8m0(float x) {
-    u32 a = __float_as_uint(x);
+    u32 a = __float_as_uint(x) & 0x7fffffffu;
     if (x != x || x < 0.0f) return e8m0{0xffu};
     if (a < 0x00600000u) return e8m0{0}; /* nearer to 2^-127 than to 2^-126 */
     u32 e = (a + 0x00400000u) >> 23;
