@@ -181,6 +181,7 @@ static void store_block(const struct run *u, const struct program_step *s) {
     int border = y->rank - y->inner;
     if (s->per_row) {
         bool single = y->regs[k->a].where == REG_SCALAR;
+        if (y->mode == GROUP_MAP && u->c0 > 0) return; /* one value a row: the first block's */
         from = reg_at(u, k->a);
         walk_begin(&w, y, r, 0, border, u->r0);
         for (int64_t i = 0; i < u->nr; i += n) {
