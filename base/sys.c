@@ -412,6 +412,13 @@ static double read_clock(clockid_t id) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void sys_large_pages(void *at, size_t bytes) {
+    const uintptr_t page = 2u << 20;
+    uintptr_t from = ((uintptr_t)at + page - 1) / page * page,
+              to = ((uintptr_t)at + bytes) / page * page;
+    if (to > from) (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
+}
+
 double sys_seconds(void) {
     return read_clock(CLOCK_MONOTONIC);
 }

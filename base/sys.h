@@ -48,6 +48,9 @@ bool sys_exists(const char *path);
 const char *sys_dirname(struct arena *a, const char *path);
 const char *sys_basename(const char *path);
 
+/* Ask for large pages under a big block that will be written soon; a hint, never an error. */
+void sys_large_pages(void *at, size_t bytes);
+
 double sys_seconds(void);      /* monotonic */
 double sys_wall_seconds(void); /* since 1970 */
 int sys_cpu_count(void);       /* CPUs this process may run on, at least 1 */

@@ -22,6 +22,7 @@ static void allocate(struct cpu_exec *x) {
         if (!bytes) continue;
         x->memory[i] = ctx_try_alloc(&x->own, bytes);
         if (!x->memory[i]) ctx_out_of_memory(x->ctx, bytes);
+        sys_large_pages(x->memory[i], bytes); /* touching gigabytes page by page takes seconds */
         memset(x->memory[i], 0, bytes);
     }
 }
