@@ -48,6 +48,7 @@ help:
 	@echo "make conformance  the ONNX node tests in NODE_TESTS=$(NODE_TESTS)"
 	@echo "make cli        the command line, end to end"
 	@echo "make samples    build samples/*.c against an installed copy, as C and as C++"
+	@echo "make gpu        programs for a machine with a GPU; make gpu-test and gpu-bench run there"
 	@echo "make install    PREFIX and DESTDIR are respected; make uninstall takes it back"
 	@echo "make format     clang-format every source; make wc counts lines; make clean"
 	@echo "variants        SAN=address,undefined  SAN=thread  DEBUG=1  WERROR=1  CC=clang  BUILD=DIR  V=1"
@@ -92,11 +93,12 @@ UNIT_BIN := $(TESTS:%=$(BUILD)/tests/test_%)
 $(BUILD)/tests/test_%: tests/unit/test_%.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a -lcheck -lsubunit -lrt $(LIBS)
-# A driver on host memory for test_cuda_run; the names are those that the backend opens.
-FAKE_CUDA := $(BUILD)/tests/fake/libcuda.so.1 $(BUILD)/tests/fake/libcublasLt.so.13
-$(FAKE_CUDA): tests/tools/fake_cuda.c runtime/cuda/cuda_api.h
+# A driver on host memory for test_cuda_run and the command line; the names are those that the backend opens.
+FAKE_CUDA  := $(BUILD)/tests/fake/libcuda.so.1 $(BUILD)/tests/fake/libcublasLt.so.13
+FAKE_NVRTC := $(BUILD)/tests/fake/nvrtc/libnvrtc.so.13
+$(FAKE_CUDA) $(FAKE_NVRTC): tests/tools/fake_cuda.c runtime/cuda/cuda_api.h
 	@mkdir -p $(dir $@)
-	$(Q)$(CC) $(CFLAGS) $(if $(findstring Lt,$@),-DFAKE_LT) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
+	$(Q)$(CC) $(CFLAGS) $(if $(findstring Lt,$@),-DFAKE_LT) $(if $(findstring nvrtc,$@),-DFAKE_NVRTC) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
 $(BUILD)/tests/test_cuda_run: | $(FAKE_CUDA)
 unit: $(UNIT_BIN)
 	@tests/unit.sh $(UNIT_BIN)
@@ -125,7 +127,7 @@ $(BUILD)/tests/conformance: tests/conformance/conformance.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
 conformance: $(BUILD)/tests/conformance
 	@BUILD=$(BUILD) tests/conformance/run.sh $(NODE_TESTS)
-cli: $(BUILD)/lathe $(BUILD)/tests/fixture
+cli: $(BUILD)/lathe $(BUILD)/tests/fixture $(FAKE_CUDA) $(FAKE_NVRTC)
 	@tests/cli.sh $(BUILD)
 samples: all
 	@tests/samples.sh $(BUILD)
@@ -137,10 +139,23 @@ demo:
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/lathe
 	@samples/demo.sh $(BUILD)
 
-# Runs where a GPU is: make gpu here, carry the binary, then gpu_test DIR..
+# Programs for a machine with a GPU. They are built here or there; gpu-test and gpu-bench run there.
 $(BUILD)/gpu_test: tests/gpu/gpu_test.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
-gpu: $(BUILD)/gpu_test
+$(BUILD)/attention_test: tests/gpu/attention_test.c $(BUILD)/liblathe.a
+	$(Q)$(CC) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
+$(BUILD)/optim_bench: tests/gpu/optim_bench.c $(BUILD)/liblathe.a
+	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
+$(BUILD)/group_bench: tests/gpu/group_bench.c $(BUILD)/liblathe.a
+	$(Q)$(CC) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
+
+gpu: $(BUILD)/lathe $(BUILD)/gpu_test $(BUILD)/attention_test $(BUILD)/optim_bench $(BUILD)/group_bench
+PEERS       ?= ../shared/peers
+FULL_MODELS ?= $(BUILD)/full
+gpu-test:
+	@tests/gpu/test.sh $(BUILD) tests/models $(wildcard $(MODELS) $(BUILD)/models)
+gpu-bench:
+	@tests/gpu/bench.sh $(BUILD) "$(firstword $(wildcard $(PEERS) $(BUILD)/peers))" "$(FULL_MODELS)" $(CASES)
 
 # ---- installing ------------------------------------------------------------------------------------
 SOVERSION := 0
@@ -177,5 +192,5 @@ clean:
 	rm -rf build build-*
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_OBJ:.o=.d) $(UNIT_BIN:=.d)
-.PHONY: all help deps check unit golden bless gpu models conformance cli samples test demo install uninstall format wc clean
+.PHONY: all help deps check unit golden bless gpu gpu-test gpu-bench models conformance cli samples test demo install uninstall format wc clean
 .DELETE_ON_ERROR:

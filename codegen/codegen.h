@@ -8,6 +8,7 @@
 struct codegen_options {
     int threads;    /* CPU threads that workspaces are sized for, >= 1 */
     int cuda_arch;  /* 0: for the CPU; 80, 90 or 100: kernels and workspaces for that GPU */
+    bool tf32;      /* products of f32 on the GPU may round their operands to TF32 */
     bool no_fusion; /* every node its own launch, every buffer its own memory: the reference */
 };
 

@@ -6,12 +6,16 @@
 
 enum {
     MAP_THREADS = 256,
-    ROW_THREADS = 256,    /* of a block whose rows take a warp or less */
-    ELEMS_MAX = 32,       /* of a row in one thread */
-    BLOCKS_WANTED = 1056, /* eight for each of 132 processors */
-    SLICES = 16,
+    ROW_THREADS = 256, /* of a block whose rows take a warp or less */
+    ELEMS_MAX = 32,    /* of a row in one thread */
+    PROCESSORS = 132,
+    BLOCKS_WANTED = 8 * PROCESSORS,
+    SLICES = 32,
     COLUMN_WARPS = 8,
     LONG_THREADS = 512,
+    KEPT_TWICE = 112 << 10, /* of shared memory: two blocks of a processor */
+    KEPT_80 = 160 << 10,    /* one block, before and from compute capability 9 on */
+    KEPT_90 = 224 << 10,
     TAIL_PIECE = 16384,
 };
 
@@ -36,12 +40,7 @@ static void classify(struct group_gen *g) {
         }
         if (g->stage[k] + 1 > g->nstages) g->nstages = g->stage[k] + 1;
         g->uniform[k] = all;
-        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) {
-            int last = g->y->rank - 1;
-            g->uniform[k] = g->form == FORM_MAP
-                                ? g->y->rank == 0 || g->y->regs[k].strides[last] == 0
-                                : inner_zero(g, k);
-        }
+        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) g->uniform[k] = inner_zero(g, k);
         if (i->code == INSTR_RANDOM) g->uniform[k] = i->span == SPAN_ROW;
         if (is_reduction(i->code)) g->uniform[k] = true;
         if (i->code == INSTR_STORE) g->row_store[k] = g->form != FORM_MAP && inner_zero(g, k);
@@ -129,6 +128,32 @@ static int pressure(const struct group_gen *g) {
     return most;
 }
 
+/* Bytes from memory that a thread has on their way before it computes, for each unit; what is
+ * repeated along an axis comes from a cache. */
+static int64_t early_bytes(const struct group_gen *g) {
+    int64_t bytes = 0;
+    for (uint32_t k = 0; k < g->n; k++) {
+        bool repeated = false;
+        for (int d = 0; d < g->y->rank; d++) repeated |= g->y->regs[k].strides[d] == 0;
+        if (group_early(g, k) && !g->uniform[k] && !repeated)
+            bytes += g->vec * (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
+    }
+    return bytes;
+}
+
+/* Results that are rounded to 16 bits or fewer do not need more from what they are made of. */
+static bool stores_few_bits(const struct group_gen *g) {
+    bool any = false;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (i->code != INSTR_STORE || g->row_store[k]) continue;
+        enum dtype t = access_view(g, i)->dtype;
+        if (dtype_is_float(t) && dtype_size(t) > 2) return false;
+        any |= dtype_is_float(t);
+    }
+    return any;
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
 static bool fits(const struct group_gen *g, int words, int64_t threads, int64_t elems) {
     (void)g;
@@ -142,7 +167,7 @@ static bool choose_lanes(struct group_gen *g) {
     int words = pressure(g);
     g->threads = ROW_THREADS;
     if (runs <= 32 || (runs <= 32 * 8 && fits(g, words, ROW_THREADS, ceil_div(runs, 32) * g->vec) &&
-                       !(g->ncolsum && runs >= 128))) {
+                       !(g->ncolsum && runs >= 64))) {
         g->lanes = 32;
         while (g->lanes > 1 && g->lanes / 2 >= runs) g->lanes /= 2;
         g->units = (int)ceil_div(runs, g->lanes);
@@ -179,33 +204,76 @@ static void choose_partials(struct group_gen *g) {
     g->c->l->work_bytes = bytes;
 }
 
+/* A second run for each thread when one leaves the memory idle. */
+static void choose_map_units(struct group_gen *g) {
+    int64_t bytes = early_bytes(g), lanes = g->cols / g->vec;
+    if (bytes > 0 && bytes <= 16 && lanes >= (int64_t)4096 * PROCESSORS &&
+        fits(g, pressure(g), 2 * MAP_THREADS, (int64_t)2 * g->vec))
+        g->units = 2;
+}
+
+/* For kernels that walk many rows: registers are bounded so that `blocks` blocks of a processor run
+ * at once, and hold the next row when there is room. */
+static void choose_blocks(struct group_gen *g) {
+    int64_t least = (int64_t)pressure(g) * g->vec * g->units + 24;
+    int64_t words = least + early_bytes(g) * g->units / 4;
+    int64_t most = i64_min(255, 65536 / g->threads);
+    g->ahead = g->vec * g->units <= 8 && words + 20 <= most;
+    if (!g->ahead) words = least;
+    g->late = !g->ahead;
+    int64_t registers = words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
+    g->blocks = (int)i64_max(1, i64_min(65536 / (registers * g->threads), 2048 / g->threads));
+}
+
+/* How many pieces of rows keep all processors busy to the end, each with `tiles` blocks. */
+static int64_t choose_pieces(const struct group_gen *g, int64_t tiles, int64_t limit) {
+    int64_t capacity = (int64_t)PROCESSORS * g->blocks, best = 1;
+    double most = 0;
+    for (int64_t p = 1; p <= limit && (p == 1 || tiles * p <= 4 * capacity); p++) {
+        double use = (double)(tiles * p) / (double)(ceil_div(tiles * p, capacity) * capacity);
+        if (use > most + 0.02) most = use, best = p;
+    }
+    return best;
+}
+
+/* A long row's operands wait in shared memory between the walks when there are several. */
+static void choose_kept(struct group_gen *g) {
+    int64_t bytes = 0, most = g->c->p->cuda_arch >= 90 ? KEPT_90 : KEPT_80;
+    for (uint32_t k = 0; k < g->n; k++) bytes += group_kept(g, k);
+    g->kept_bytes = g->nstages > 1 && bytes <= most ? bytes : 0;
+    if (g->kept_bytes > KEPT_TWICE) g->threads = g->lanes = 2 * LONG_THREADS;
+}
+
 static void choose_threads(struct group_gen *g) {
     g->units = 1;
+    g->blocks = 1;
     g->rows_each = 1;
     g->lanes = g->threads = MAP_THREADS;
     if (g->form == FORM_ROW && !choose_lanes(g)) g->form = FORM_LONG;
     switch (g->form) {
-    case FORM_MAP: break;
+    case FORM_MAP: choose_map_units(g); break;
     case FORM_ROW: {
-        int64_t each = g->threads / g->lanes, wanted = BLOCKS_WANTED * each;
         if (g->ncolsum) { /* few partial results, each of several rows */
-            if (g->lanes >= 128) wanted /= 2;
-            g->rows_each = i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, 132)));
+            choose_blocks(g);
+            int64_t wanted = (int64_t)PROCESSORS * g->blocks * (g->threads / g->lanes);
+            g->rows_each =
+                i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, PROCESSORS)));
         }
         g->workers = ceil_div(g->rows, g->rows_each);
         break;
     }
     case FORM_LONG:
         g->lanes = g->threads = LONG_THREADS;
-        if (g->ncolsum) g->rows_each = ceil_div(g->rows, 264);
+        choose_kept(g);
+        if (g->ncolsum) g->rows_each = ceil_div(g->rows, (int64_t)2 * PROCESSORS);
         g->workers = ceil_div(g->rows, g->rows_each);
         break;
     case FORM_COLUMNS: {
         int64_t tiles = ceil_div(g->cols / g->vec, 32);
-        int64_t pieces =
-            i64_min(ceil_div(g->rows, COLUMN_WARPS * 4), ceil_div(BLOCKS_WANTED, tiles));
         g->lanes = 32;
         g->threads = 32 * COLUMN_WARPS;
+        choose_blocks(g);
+        int64_t pieces = choose_pieces(g, tiles, ceil_div(g->rows, COLUMN_WARPS * 4));
         g->rows_each = ceil_div(g->rows, i64_max(pieces, 1));
         g->workers = ceil_div(g->rows, g->rows_each);
         break;
@@ -230,7 +298,10 @@ static void define_all(struct group_gen *g) {
     cuda_define(c, "UNITS", g->units);
     cuda_define(c, "LANES", g->lanes);
     cuda_define(c, "THREADS", g->threads);
+    if (g->blocks > 1) cuda_define(c, "BLOCKS", g->blocks);
+    cuda_define(c, "AHEAD", g->ahead);
     cuda_define(c, "RPW", g->rows_each);
+    if (g->fast) cuda_define(c, "FAST_MATH", 1);
     cuda_define(c, "COLSUMS", g->ncolsum);
     if (g->ncolsum) {
         cuda_define(c, "WORKERS", g->workers);
@@ -252,7 +323,7 @@ static enum status group_calls(struct group_gen *g) {
     int64_t blocks;
     switch (g->form) {
     case FORM_MAP:
-        blocks = ceil_div(g->cols / g->vec, g->lanes);
+        blocks = ceil_div(g->cols / g->vec, (int64_t)g->lanes * g->units);
         return cuda_call(c, file, "group_map", blocks, 1, 1, g->lanes, 0);
     case FORM_TAIL:
         TRY(cuda_call(c, file, "group_pieces", g->pieces, g->rows, 1, g->lanes, 0));
@@ -261,14 +332,17 @@ static enum status group_calls(struct group_gen *g) {
         blocks = ceil_div(g->workers, g->threads / g->lanes);
         TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, 0));
         break;
-    case FORM_LONG: TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads, 0)); break;
+    case FORM_LONG:
+        TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads, g->kept_bytes));
+        break;
     case FORM_COLUMNS:
         blocks = ceil_div(g->cols / g->vec, 32);
         TRY(cuda_call(c, file, "group_rows", blocks, g->workers, 1, g->threads, 0));
         break;
     }
     if (!g->ncolsum) return ST_OK;
-    return cuda_call(c, file, "group_columns", ceil_div(g->cols, 32), 1, 1, 32 * SLICES, 0);
+    return cuda_call(c, file, "group_columns", ceil_div(g->cols, 32), g->ncolsum, 1, 32 * SLICES,
+                     0);
 }
 
 static enum status check_program(struct cuda_gen *c, const struct plan_group *g) {
@@ -301,6 +375,7 @@ enum status cuda_group(struct cuda_gen *c) {
     for (int d = 0; d < g.y->rank; d++) *(d < g.border ? &g.rows : &g.cols) *= g.y->dims[d];
     classify(&g);
     g.vec = choose_vec(&g);
+    g.fast = stores_few_bits(&g);
     choose_threads(&g);
     define_all(&g);
     group_text(&g);

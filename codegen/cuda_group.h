@@ -19,6 +19,11 @@ struct group_gen {
     int border; /* axes before it count rows */
     int64_t rows, cols;
     int vec, units, lanes, threads;
+    bool ahead; /* ROW, COLUMNS: registers hold the next row too */
+    bool late;  /* .. nor what a row needs, all at once: operands are loaded where they are used */
+    int blocks; /* of a processor that registers must leave room for */
+    int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
+    bool fast;             /* all that is stored for each element has 16 bits or fewer */
     int64_t rows_each;     /* rows of a worker, or of a block */
     int64_t workers;       /* partial results of column sums */
     int64_t piece, pieces; /* TAIL */
@@ -43,6 +48,19 @@ static inline const struct plan_view *access_view(const struct group_gen *g,
 }
 /* Whether VEC neighbouring columns of access k are neighbours in memory and aligned. */
 bool group_packed(const struct group_gen *g, uint32_t k, int vec);
+/* LOADs that a kernel of one walk starts before it computes: fetched by `fetch`, see group.cu. */
+static inline bool group_early(const struct group_gen *g, uint32_t k) {
+    if (g->g->code.at[k].code != INSTR_LOAD || g->late) return false;
+    bool moves = g->form == FORM_MAP;
+    for (int d = 0; d < g->border; d++) moves |= g->y->regs[k].strides[d] != 0;
+    return moves && (g->uniform[k] ? g->form != FORM_MAP : group_packed(g, k, g->vec));
+}
+/* Bytes of a row that LOAD k keeps in shared memory (LONG). */
+static inline int64_t group_kept(const struct group_gen *g, uint32_t k) {
+    if (g->g->code.at[k].code != INSTR_LOAD || g->uniform[k] || !group_packed(g, k, g->vec))
+        return 0;
+    return round16(g->cols * (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype));
+}
 /* body.cuh of the form that was decided. */
 void group_text(struct group_gen *g);
 

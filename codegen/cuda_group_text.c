@@ -3,170 +3,9 @@
  * statement an instruction, elementwise ones from the `emit` column of ops.def. Register n is the
  * variable vn, an array over a thread's elements or one value; access n finds its place by rn(row)
  * and cn(col). Decides nothing: that is cuda_group.c. */
-#include "codegen/cuda_group.h"
+#include "codegen/cuda_group_text.h"
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
-
-struct text {
-    struct group_gen *g;
-    struct buf *out;
-    bool *need; /* instructions to be written */
-};
-
-static const struct group_instr *at(const struct text *t, uint32_t k) {
-    return &t->g->g->code.at[k];
-}
-
-static const char *register_type(const struct text *t, uint32_t k) {
-    return cuda_register_type((enum dtype)at(t, k)->dtype);
-}
-
-/* ---- addresses ------------------------------------------------------------------------------- */
-static bool moves(const struct group_gen *g, uint32_t k, bool inner) {
-    int lo = inner ? g->border : 0, hi = inner ? g->y->rank : g->border;
-    for (int d = lo; d < hi; d++)
-        if (g->y->regs[k].strides[d] != 0) return true;
-    return false;
-}
-
-/* "i / 64 % 8 * 512 + i % 64" as a function of the row or the column. */
-static void address_function(struct text *t, uint32_t k, bool inner) {
-    const struct group_gen *g = t->g;
-    const int64_t *dims = g->y->dims, *strides = g->y->regs[k].strides;
-    int lo = inner ? g->border : 0, hi = inner ? g->y->rank : g->border;
-    int64_t reach = 0, step = 1;
-    if (!moves(g, k, inner)) return;
-    for (int d = lo; d < hi; d++)
-        reach += (strides[d] < 0 ? -strides[d] : strides[d]) * (dims[d] - 1);
-    const char *type = reach < INT32_MAX ? "int" : "i64";
-    buf_printf(t->out, "DEV %s %c%u(IDX i) { return ", type, inner ? 'c' : 'r', k);
-    bool first = true;
-    for (int d = hi - 1; d >= lo; step *= dims[d], d--) {
-        if (strides[d] == 0) continue;
-        buf_printf(t->out, "%s(%s)(i", first ? "" : " + ", type);
-        if (step > 1) buf_printf(t->out, " / %" PRId64, step);
-        if (d > lo) buf_printf(t->out, " %% %" PRId64, dims[d]);
-        buf_puts(t->out, ")");
-        if (strides[d] != 1) buf_printf(t->out, " * %" PRId64, strides[d]);
-        first = false;
-    }
-    buf_puts(t->out, "; }\n");
-}
-
-/* "r3(row) + c3(col)"; the column may be any expression. */
-static void address(struct text *t, uint32_t k, const char *column) {
-    bool row = moves(t->g, k, false), col = moves(t->g, k, true);
-    if (row) buf_printf(t->out, "r%u(row)", k);
-    if (row && col) buf_puts(t->out, " + ");
-    if (col) buf_printf(t->out, "c%u(%s)", k, column);
-    if (!row && !col) buf_puts(t->out, "0");
-}
-
-/* The last axis alone decides what neighbouring columns are. */
-static bool last_fixed(const struct group_gen *g, uint32_t k) {
-    return g->y->rank == g->border || g->y->regs[k].strides[g->y->rank - 1] == 0;
-}
-
-/* ---- expressions ----------------------------------------------------------------------------- */
-/* A constant is written where it is used. */
-static void value(struct text *t, int32_t r, const char *index) {
-    const struct group_instr *i = at(t, (uint32_t)r);
-    if (i->code != INSTR_CONST) {
-        buf_printf(t->out, t->g->uniform[r] ? "v%d" : "v%d[%s]", r, index);
-        return;
-    }
-    struct buf literal;
-    buf_init(&literal, t->g->c->scratch);
-    cuda_literal(&literal, (enum dtype)i->dtype, i->imm, i->imm_int);
-    buf_printf(t->out, literal.at[0] == '-' ? "(%s)" : "%s", literal.at);
-}
-
-static void operand(struct text *t, int32_t r) {
-    value(t, r, "k");
-}
-
-static void put_cast(struct text *t, const struct group_instr *i) {
-    enum dtype to = (enum dtype)i->dtype, from = (enum dtype)at(t, (uint32_t)i->a)->dtype;
-    enum dtype narrow = i->imm_int ? (enum dtype)i->imm_int : to;
-    bool cut = to != DT_bool && narrow != to &&
-               (to == DT_i64 ? dtype_class(narrow) == DTC_INT : to == DT_f32);
-    if (narrow == DT_f64 || narrow == DT_f32) cut = false;
-    if (cut) buf_printf(t->out, "narrow<%s>(", cuda_memory_type(narrow));
-    if (from != to) buf_printf(t->out, "to_%s(", dtype_name(to));
-    operand(t, i->a);
-    if (from != to) buf_puts(t->out, ")");
-    if (cut) buf_puts(t->out, ")");
-}
-
-/* Common exponents. */
-static bool put_power(struct text *t, const struct group_instr *i) {
-    const struct group_instr *e = at(t, (uint32_t)i->b);
-    if (i->code != OP_pow || e->code != INSTR_CONST || i->dtype != DT_f32) return false;
-    int times = e->imm == 2.0 ? 2 : e->imm == 3.0 ? 3 : 0;
-    if (times == 0 && e->imm != -1.0) return false;
-    if (times == 0) {
-        buf_puts(t->out, "op_recip(");
-        operand(t, i->a);
-        buf_puts(t->out, ")");
-    }
-    for (int k = 0; k < times; k++) {
-        if (k) buf_puts(t->out, " * ");
-        operand(t, i->a);
-    }
-    return true;
-}
-
-/* The `emit` text with operands in place. Sums and products of integers wrap. */
-static void put_elementwise(struct text *t, const struct group_instr *i) {
-    const int32_t r[3] = {i->a, i->b, i->c};
-    bool wraps = i->dtype == DT_i64 &&
-                 (i->code == OP_add || i->code == OP_sub || i->code == OP_mul || i->code == OP_neg);
-    if (i->code == OP_cast) {
-        put_cast(t, i);
-        return;
-    }
-    if (i->code == OP_pow && put_power(t, i)) return;
-    if (wraps) buf_puts(t->out, "(i64)(");
-    for (const char *s = op_info((enum op)i->code)->emit; *s; s++) {
-        if (*s == '%' && s[1] >= '0' && s[1] <= '2') {
-            if (wraps) buf_puts(t->out, "(u64)");
-            operand(t, r[*++s - '0']);
-        } else if (*s == '%' && s[1] == 'f') {
-            buf_puts(t->out, i->flag ? "true" : "false");
-            s++;
-        } else {
-            buf_put(t->out, s, 1);
-        }
-    }
-    if (wraps) buf_puts(t->out, ")");
-}
-
-/* start + step * index; in whole numbers where they are exact. */
-static void put_iota(struct text *t, uint32_t k, const char *column) {
-    const struct group_instr *i = at(t, k);
-    double reach = fabs(i->imm) + fabs(i->imm2) * (double)t->g->g->dims[i->axis];
-    bool whole = floor(i->imm) == i->imm && floor(i->imm2) == i->imm2 && reach < 16777216.0;
-    enum dtype reg = (enum dtype)i->dtype;
-    if (whole) {
-        buf_printf(t->out, "(%s)(%" PRId64 " + %" PRId64 " * (int)(", register_type(t, k),
-                   (int64_t)i->imm, (int64_t)i->imm2);
-    } else {
-        buf_printf(t->out, "to_%s(", dtype_name(reg));
-        cuda_literal(t->out, DT_f64, i->imm, 0);
-        buf_puts(t->out, " + ");
-        cuda_literal(t->out, DT_f64, i->imm2, 0);
-        buf_puts(t->out, " * (double)(");
-    }
-    address(t, k, column);
-    buf_puts(t->out, "))");
-}
-
-static void put_random(struct text *t, uint32_t k, const char *index) {
-    const struct group_instr *i = at(t, k);
-    buf_printf(t->out, "random_%s(%s, ", i->dtype == DT_f64 ? "f64" : "f32", index);
-    buf_printf(t->out, "%" PRIu64 "ull, in%d[0])", (uint64_t)i->imm_int, i->slot);
-}
 
 /* ---- instructions -----------------------------------------------------------------------------
  */
@@ -176,40 +15,78 @@ static void put_uniform(struct text *t, uint32_t k) {
     if (i->code == INSTR_CONST) return;
     buf_printf(t->out, "    const %s v%u = ", register_type(t, k), k);
     switch (i->code) {
-    case INSTR_IOTA: put_iota(t, k, column); break;
-    case INSTR_RANDOM: put_random(t, k, "row"); break;
+    case INSTR_IOTA: expr_iota(t, k, column); break;
+    case INSTR_RANDOM: expr_random(t, k, "row"); break;
     case INSTR_LOAD:
+        if (t->early && group_early(t->g, k)) {
+            buf_printf(t->out, "to_reg(x.p%u)", k);
+            break;
+        }
         buf_printf(t->out, "to_reg(in%d[", i->slot);
-        address(t, k, column);
+        expr_address(t, k, column);
         buf_puts(t->out, "])");
         break;
-    default: put_elementwise(t, i); break;
+    default: expr_elementwise(t, i); break;
     }
     buf_puts(t->out, ";\n");
+}
+
+/* The first time from memory, then from the block's copy of the row. */
+static void put_kept_load(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *type = cuda_memory_type(access_view(t->g, i)->dtype);
+    int64_t offset = 0;
+    for (uint32_t j = 0; j < k; j++) offset += group_kept(t->g, j);
+    buf_printf(t->out,
+               "{\n        auto &p = *(packs<%s, VEC> *)(kept_row + %" PRId64 " + col * %d);\n",
+               type, offset, (int)dtype_size(access_view(t->g, i)->dtype));
+    if (!t->kept[k]) {
+        buf_printf(t->out, "        packs<%s, VEC> x;\n        fetch_pack(x, in%d + ", type,
+                   i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, ");\n        p = x;\n        unpack(v%u, x);\n    }\n", k);
+    } else {
+        buf_printf(t->out, "        unpack(v%u, p);\n    }\n", k);
+    }
+    t->kept[k] = true;
 }
 
 static void put_load(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS ", register_type(t, k), k);
-    if (group_packed(t->g, k, t->g->vec)) {
+    if (t->early && group_early(t->g, k)) {
+        buf_printf(t->out, "unpack(v%u + AT, x.p%u[AT / VEC]);\n", k, k);
+    } else if (t->kept && group_kept(t->g, k)) {
+        put_kept_load(t, k);
+    } else if (group_packed(t->g, k, t->g->vec)) {
         buf_printf(t->out, "load_pack<VEC>(v%u + AT, in%d + ", k, i->slot);
-        address(t, k, "col");
+        expr_address(t, k, "col");
         buf_puts(t->out, ");\n");
-    } else if (last_fixed(t->g, k)) {
+    } else if (expr_last_fixed(t->g, k)) {
         buf_printf(t->out, "{\n        const %s x = to_reg(in%d[", register_type(t, k), i->slot);
-        address(t, k, "col");
+        expr_address(t, k, "col");
         buf_printf(t->out, "]);\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
     } else {
         buf_printf(t->out, "RUN(k) v%u[AT + k] = to_reg(in%d[", k, i->slot);
-        address(t, k, "col + k");
+        expr_address(t, k, "col + k");
         buf_puts(t->out, "]);\n");
     }
+}
+
+/* The store rounds as a cast to its type does: what it stores is what was cast. */
+static int32_t store_source(const struct text *t, const struct group_instr *i) {
+    const struct group_instr *c = at(t, (uint32_t)i->a);
+    enum dtype to = access_view(t->g, i)->dtype;
+    if (c->code != OP_cast || (to != DT_bf16 && to != DT_f16)) return i->a;
+    bool same = (enum dtype)c->imm_int == to && at(t, (uint32_t)c->a)->dtype == DT_f32;
+    return same ? c->a : i->a;
 }
 
 static void put_store(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     const char *memory = cuda_memory_type(access_view(t->g, i)->dtype);
-    enum dtype from = (enum dtype)at(t, (uint32_t)i->a)->dtype;
+    const int32_t a = store_source(t, i);
+    enum dtype from = (enum dtype)at(t, (uint32_t)a)->dtype;
     enum dtype to = access_view(t->g, i)->dtype;
     enum dtype natural = to == DT_f64 || to == DT_bool ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
     const char *reg = cuda_register_type(natural);
@@ -217,28 +94,28 @@ static void put_store(struct text *t, uint32_t k) {
         natural == from ? "" : arena_printf(t->g->c->scratch, "to_%s", dtype_name(natural));
     if (t->g->row_store[k]) {
         buf_printf(t->out, "    if (lane == 0) out%d[", i->slot);
-        address(t, k, "0");
+        expr_address(t, k, "0");
         buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-        value(t, i->a, "0");
+        expr_value(t, a, "0");
         buf_puts(t->out, "));\n");
         return;
     }
     if (group_packed(t->g, k, t->g->vec)) {
-        bool plain = !t->g->uniform[i->a] && natural == from;
+        bool plain = !t->g->uniform[a] && natural == from;
         if (!plain) {
             buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
-            operand(t, i->a);
+            expr_operand(t, a);
             buf_puts(t->out, ");\n");
         }
         buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
-        address(t, k, "col");
-        buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)i->a : k);
+        expr_address(t, k, "col");
+        buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)a : k);
         return;
     }
     buf_printf(t->out, "    RUNS RUN(k) out%d[", i->slot);
-    address(t, k, "col + k");
+    expr_address(t, k, "col + k");
     buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-    value(t, i->a, "AT + k");
+    expr_value(t, a, "AT + k");
     buf_puts(t->out, "));\n");
 }
 
@@ -249,16 +126,23 @@ static void put_array(struct text *t, uint32_t k) {
     case INSTR_LOAD: put_load(t, k); return;
     case INSTR_STORE: put_store(t, k); return;
     case INSTR_IOTA:
+        if (expr_last_fixed(t->g, k)) {
+            buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS {\n        const %s x = ", type, k,
+                       type);
+            expr_iota(t, k, "col");
+            buf_printf(t->out, ";\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
+            return;
+        }
         buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        put_iota(t, k, "COLUMN(k)");
+        expr_iota(t, k, "COLUMN(k)");
         break;
     case INSTR_RANDOM:
         buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        put_random(t, k, "(u64)row * COLS + COLUMN(k)");
+        expr_random(t, k, "(u64)row * COLS + COLUMN(k)");
         break;
     default:
         buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        put_elementwise(t, i);
+        expr_elementwise(t, i);
         break;
     }
     buf_puts(t->out, ";\n");
@@ -275,12 +159,21 @@ static const char *reduction_name(unsigned code) {
     }
 }
 
-/* Long sums and products are kept in f64. */
-static const char *total_type(const struct text *t, uint32_t k) {
+/* Long sums and products are kept in f64: those of a thread when it has many elements, those of a
+ * row in any case. */
+enum { MANY_ELEMENTS = 1024 };
+static const char *sum_type(const struct text *t, uint32_t k, bool row) {
     enum dtype d = (enum dtype)at(t, k)->dtype;
     if (d != DT_f32) return cuda_register_type(d);
     if (t->g->form == FORM_TAIL || at(t, k)->code == INSTR_PROD) return "double";
-    return t->g->form == FORM_LONG && at(t, k)->code == INSTR_SUM ? "double" : "float";
+    bool many = row || t->g->cols > (int64_t)MANY_ELEMENTS * t->g->lanes;
+    return t->g->form == FORM_LONG && at(t, k)->code == INSTR_SUM && many ? "double" : "float";
+}
+static const char *total_type(const struct text *t, uint32_t k) {
+    return sum_type(t, k, false);
+}
+static const char *result_type(const struct text *t, uint32_t k) {
+    return sum_type(t, k, true);
 }
 
 static void put_total(struct text *t, uint32_t k) {
@@ -292,13 +185,15 @@ static void put_add(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     buf_printf(t->out, "    RUNS RUN(k) a%u = %s::join(a%u, (%s)", k, reduction_name(i->code), k,
                total_type(t, k));
-    value(t, i->a, "AT + k");
+    expr_value(t, i->a, "AT + k");
     buf_puts(t->out, ");\n");
 }
 
 static void put_result(struct text *t, uint32_t k) {
-    buf_printf(t->out, "    const %s v%u = (%s)row_reduce<%s, LANES>(a%u);\n", register_type(t, k),
-               k, register_type(t, k), reduction_name(at(t, k)->code), k);
+    buf_printf(t->out,
+               "    const %s v%u = (%s)row_reduce<%s, LANES, %u>((%s)a%u, (int)(row & 1));\n",
+               register_type(t, k), k, register_type(t, k), reduction_name(at(t, k)->code), k,
+               result_type(t, k), k);
 }
 
 /* ---- column sums ------------------------------------------------------------------------------
@@ -336,12 +231,14 @@ static void put_state(struct text *t) {
 
 /* Adds what the workers left, in order. */
 static void put_columns(struct text *t) {
-    buf_puts(t->out, "DEV void columns(PARAMS, IDX col) {\n");
+    buf_puts(t->out, "DEV void columns(PARAMS, IDX col, int which) {\n");
     cuda_origin_line(t->g->c);
+    int number = 0;
     for (uint32_t k = 0; k < t->g->n; k++) {
         const struct group_instr *i = at(t, k);
         if (i->code != INSTR_COLSUM) continue;
         const char *type = column_type(t, k);
+        buf_printf(t->out, "    if (which == %d) {\n", number++);
         enum dtype to = access_view(t->g, i)->dtype, reg = (enum dtype)at(t, (uint32_t)i->a)->dtype;
         buf_printf(t->out,
                    "    const %s t%u = slices_sum<SLICES, %s>((const %s *)(workspace + %" PRId64
@@ -350,8 +247,8 @@ static void put_columns(struct text *t) {
                    t->g->partial[k]);
         enum dtype natural = to == DT_f64 ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
         buf_printf(t->out, "    if (threadIdx.x < 32 && col < COLS) out%d[", i->slot);
-        address(t, k, "col");
-        buf_printf(t->out, "] = store_as<%s>::from(to_%s(t%u));\n", cuda_memory_type(to),
+        expr_address(t, k, "col");
+        buf_printf(t->out, "] = store_as<%s>::from(to_%s(t%u));\n    }\n", cuda_memory_type(to),
                    dtype_name(natural), k);
     }
     buf_puts(t->out, "}\n");
@@ -366,7 +263,8 @@ static void mark(struct text *t, int32_t r, enum marking how) {
     t->need[r] = true;
     const struct group_instr *i = at(t, (uint32_t)r);
     if (how == MARK_RESULTS && is_reduction(i->code)) return;
-    mark(t, i->a, how), mark(t, i->b, how), mark(t, i->c, how);
+    mark(t, i->code == INSTR_STORE ? store_source(t, i) : i->a, how), mark(t, i->b, how),
+        mark(t, i->c, how);
 }
 
 static void mark_all(struct text *t) {
@@ -387,34 +285,43 @@ static void put_row_stores(struct text *t) {
 
 /* ---- one walk: MAP, ROW, COLUMNS ---------------------------------------------------------------
  */
-/* All loads under way before the first exchange, unless they would fill the registers. */
-static bool put_loads(struct text *t) {
-    int64_t elems = 0;
-    for (uint32_t k = 0; k < t->g->n; k++)
-        if (t->need[k] && at(t, k)->code == INSTR_LOAD && !t->g->uniform[k])
-            elems += t->g->vec * t->g->units * (at(t, k)->dtype == DT_f32 ? 1 : 2);
-    if (elems > 64) return false;
-    for (uint32_t k = 0; k < t->g->n; k++) {
-        if (!t->need[k] || at(t, k)->code != INSTR_LOAD) continue;
-        if (t->g->uniform[k])
-            put_uniform(t, k);
+/* What `fetch` brings, as it lies in memory: half the registers of what it becomes. */
+static void put_raw(struct text *t) {
+    const struct group_gen *g = t->g;
+    buf_puts(t->out, "struct raw {\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!t->need[k] || !group_early(g, k)) continue;
+        const char *type = cuda_memory_type(access_view(g, at(t, k))->dtype);
+        if (g->uniform[k])
+            buf_printf(t->out, "    %s p%u;\n", type, k);
         else
-            put_load(t, k);
+            buf_printf(t->out, "    packs<%s, VEC> p%u[UNITS];\n", type, k);
     }
-    return true;
+    buf_puts(t->out, "};\nDEV void fetch(PARAMS, IDX row, IDX lane, raw &x) {\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!t->need[k] || !group_early(g, k)) continue;
+        buf_printf(t->out,
+                   g->uniform[k] ? "    x.p%u = in%d["
+                                 : "    RUNS fetch_pack(x.p%u[AT / VEC], in%d + ",
+                   k, at(t, k)->slot);
+        expr_address(t, k, g->uniform[k] ? "0" : "col");
+        buf_puts(t->out, g->uniform[k] ? "];\n" : ");\n");
+    }
+    buf_puts(t->out, "}\n");
 }
 
 static void put_single(struct text *t) {
-    buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, state &sums) {\n");
-    cuda_origin_line(t->g->c);
     mark_all(t);
-    bool loaded = put_loads(t);
+    put_raw(t);
+    t->early = true;
+    buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, state &sums, const raw &x) {\n");
+    cuda_origin_line(t->g->c);
     for (uint32_t k = 0; k < t->g->n; k++) {
         const struct group_instr *i = at(t, k);
-        if (!t->need[k] || t->g->row_store[k] || (loaded && i->code == INSTR_LOAD)) continue;
+        if (!t->need[k] || t->g->row_store[k]) continue;
         if (i->code == INSTR_COLSUM) {
             buf_printf(t->out, "    EACH(k) sums.s%u[k] += ", k);
-            operand(t, i->a);
+            expr_operand(t, i->a);
             buf_puts(t->out, ";\n");
         } else if (is_reduction(i->code)) {
             put_total(t, k);
@@ -438,9 +345,9 @@ static void put_column_add(struct text *t, uint32_t k) {
                "    RUN(k) {\n        %s &p = ((%s *)(workspace + %" PRId64
                "))[(i64)(row / RPW) * COLS + col + k];\n        p = first ? ",
                column_type(t, k), column_type(t, k), t->g->partial[k]);
-    operand(t, i->a);
+    expr_operand(t, i->a);
     buf_puts(t->out, " : sum_of::join(p, ");
-    operand(t, i->a);
+    expr_operand(t, i->a);
     buf_puts(t->out, ");\n    }\n");
 }
 
@@ -461,7 +368,7 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
         bool sink = last && is_sink(i->code) && !g->row_store[k];
         if (!reduces && !sink) continue;
         any = loop[k] = true;
-        mark(t, i->a, MARK_ARRAYS);
+        mark(t, i->code == INSTR_STORE ? store_source(t, i) : i->a, MARK_ARRAYS);
         if (reduces) put_total(t, k);
     }
     t->need = all;
@@ -481,6 +388,10 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
 
 static void put_long(struct text *t) {
     const struct group_gen *g = t->g;
+    if (g->kept_bytes) {
+        t->kept = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+        buf_puts(t->out, "extern __shared__ char kept_row[];\n");
+    }
     buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, bool first) {\n");
     cuda_origin_line(g->c);
     mark_all(t);
@@ -505,9 +416,10 @@ static void put_tail(struct text *t) {
     put_stage(t, 0, true, "from, to");
     for (uint32_t k = 0; k < g->n; k++) {
         if (!is_reduction(at(t, k)->code)) continue;
-        buf_printf(t->out,
-                   "    a%u = row_reduce<%s, LANES>(a%u);\n    if (lane == 0) ((%s *)workspace)", k,
-                   reduction_name(at(t, k)->code), k, total_type(t, k));
+        buf_printf(
+            t->out,
+            "    a%u = row_reduce<%s, LANES, %u>(a%u, 0);\n    if (lane == 0) ((%s *)workspace)", k,
+            reduction_name(at(t, k)->code), k, k, total_type(t, k));
         buf_printf(t->out, "[((i64)row * PIECES + piece) * PARTS + %" PRId64 "] = a%u;\n",
                    g->partial[k], k);
     }
@@ -542,8 +454,8 @@ void group_text(struct group_gen *g) {
         unsigned code = at(&t, k)->code;
         if (code != INSTR_LOAD && code != INSTR_STORE && code != INSTR_COLSUM && code != INSTR_IOTA)
             continue;
-        address_function(&t, k, false);
-        address_function(&t, k, true);
+        expr_address_function(&t, k, false);
+        expr_address_function(&t, k, true);
     }
     if (g->form == FORM_MAP || g->form == FORM_ROW || g->form == FORM_COLUMNS) put_state(&t);
     if (g->form == FORM_LONG)

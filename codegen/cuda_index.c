@@ -4,7 +4,8 @@
 #include "codegen/cuda.h"
 #include <inttypes.h>
 
-enum { THREADS = 256, LISTS_FROM = 1024 };
+/* SETS_FROM: words of a gather from which a thread moves several: the GPU is full by then. */
+enum { THREADS = 256, WARPS = THREADS / 32, SETS = 4, SETS_FROM = 1 << 20 };
 
 struct split {
     int64_t outer, n, inner;
@@ -73,10 +74,15 @@ static enum status gather_rows(struct cuda_gen *c) {
     cuda_define(c, "OUTER", s.outer);
     cuda_define(c, "AXIS", s.n);
     cuda_define(c, "INNER", row / word);
+    if (launch_int(c->l, ATTR_labels, 0))
+        cuda_define(c, "LABELS", launch_int(c->l, ATTR_ignore_index, -100));
     cuda_define_text(c, "WORD", word_type(word));
     cuda_define_text(c, "INDEX", cuda_memory_type(idx->dtype));
-    int64_t words = view_count(y) * elem / word;
-    return cuda_call(c, "gather.cu", "gather_rows", ceil_div(words, THREADS), 1, 1, THREADS, 0);
+    int64_t words = view_count(y) * elem / word, sets = words >= SETS_FROM ? SETS : 1;
+    cuda_define_text(c, "AT", cuda_index_type(words));
+    cuda_define(c, "SETS", sets);
+    return cuda_call(c, "gather.cu", "gather_rows", ceil_div(words, THREADS * sets), 1, 1, THREADS,
+                     0);
 }
 
 enum status cuda_gather(struct cuda_gen *c) {
@@ -95,32 +101,32 @@ enum status cuda_gather(struct cuda_gen *c) {
 
 /* ---- scatter --------------------------------------------------------------------------------- */
 enum status cuda_scatter_rows(struct cuda_gen *c) {
-    const struct plan_view *idx = &c->l->in[0], *y = &c->l->out[0];
+    const struct plan_view *idx = &c->l->in[0], *updates = &c->l->in[1], *y = &c->l->out[0];
     struct split s = split_axis(y, launch_axis(c));
-    int64_t n = view_count(idx);
-    if (n > INT32_MAX / 2 || s.n > INT32_MAX / 2)
-        return cuda_unsupported(c, "more than 2^30 indices or rows");
-    bool lists = n > LISTS_FROM;
-    if (lists) c->l->work_bytes = round16((2 * s.n + 1 + n) * 4);
+    int64_t n = view_count(idx), vec = 16 / (int64_t)dtype_size(y->dtype);
+    if (n > INT32_MAX / 4 || s.n > INT32_MAX / 4)
+        return cuda_unsupported(c, "more than 2^29 indices or rows");
+    while (s.inner % vec != 0 || updates->offset % vec != 0 || y->offset % vec != 0) vec /= 2;
+    c->l->work_bytes = round16((2 * s.n + 1 + 2 * n) * 4);
     cuda_define_text(c, "ROWS_KIND", "");
     cuda_define(c, "NIDX", n);
     cuda_define(c, "OUTER", s.outer);
     cuda_define(c, "AXIS", s.n);
     cuda_define(c, "INNER", s.inner);
+    cuda_define(c, "VEC", vec);
     cuda_define_text(c, "DATA", cuda_memory_type(y->dtype));
     cuda_define_text(c, "SUM", sum_type(y->dtype));
     cuda_define_text(c, "INDEX", cuda_memory_type(idx->dtype));
-    cuda_define(c, "LISTS", lists);
     const char *file = "scatter.cu";
-    if (lists) {
-        int64_t rows = ceil_div(s.n, THREADS), updates = ceil_div(n, THREADS);
-        TRY(cuda_call(c, file, "scatter_clear", rows, 1, 1, THREADS, 0));
-        TRY(cuda_call(c, file, "scatter_count", updates, 1, 1, THREADS, 0));
-        TRY(cuda_call(c, file, "scatter_starts", 1, 1, 1, 1024, 0));
-        TRY(cuda_call(c, file, "scatter_list", updates, 1, 1, THREADS, 0));
+    int64_t rows = ceil_div(s.n, THREADS), some = ceil_div(n, THREADS);
+    TRY(cuda_call(c, file, "scatter_clear", rows, 1, 1, THREADS, 0));
+    if (n > 0) {
+        TRY(cuda_call(c, file, "scatter_count", some, 1, 1, THREADS, 0));
+        TRY(cuda_call(c, file, "scatter_room", rows, 1, 1, THREADS, 0));
+        TRY(cuda_call(c, file, "scatter_list", some, 1, 1, THREADS, 0));
     }
-    return cuda_call(c, file, "scatter_rows", s.outer * s.n, ceil_div(s.inner, THREADS), 1, THREADS,
-                     0);
+    return cuda_call(c, file, "scatter_rows", ceil_div(s.outer * s.n, WARPS),
+                     ceil_div(s.inner, 32 * vec), 1, THREADS, 0);
 }
 
 enum status cuda_scatter_elements(struct cuda_gen *c) {

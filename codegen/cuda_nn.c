@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuda_nn.c - launches of layers: convolution, pooling, attention, cross entropy, optimizers.
+/* cuda_nn.c - launches of layers: convolution, pooling, attention, cross entropy.
  * Shapes and strides become numbers in the text of the kernel; tiles are chosen by what fits. */
 #include "codegen/cuda.h"
 #include <inttypes.h>
@@ -110,9 +110,12 @@ static enum status check_attention(struct cuda_gen *c, const struct plan_view *m
     const struct plan_launch *l = c->l;
     for (uint32_t k = 0; k < l->nin; k++) {
         bool other = &l->in[k] == mask || (l->kind == LAUNCH_attention_grad && k == 4);
-        if (!other && (!is_real(l->in[k].dtype) || l->in[k].dtype != l->in[0].dtype))
-            return cuda_unsupported(c, "q, k and v must all be f32 or all f64");
+        if (!other && l->in[k].dtype != l->in[0].dtype)
+            return cuda_unsupported(c, "q, k and v must be of one type");
     }
+    enum dtype t = l->in[0].dtype;
+    if (!is_real(t) && t != DT_bf16 && t != DT_f16)
+        return cuda_unsupported(c, "q, k and v must be f32, f64, bf16 or f16");
     if (mask && mask->dtype != DT_bool && !dtype_is_float(mask->dtype))
         return cuda_unsupported(c, "a mask must be bool or a float");
     if (l->in[0].dims[3] > 256 || l->in[2].dims[3] > 256)
@@ -148,16 +151,18 @@ enum status cuda_attention(struct cuda_gen *c) {
     const struct plan_view *mask = l->nin > first ? &l->in[first] : NULL;
     const struct plan_view *lse = grad ? &l->in[4] : &l->out[1];
     TRY(check_attention(c, mask));
-    int64_t size = (int64_t)dtype_size(q->dtype), d = q->dims[3], e = v->dims[3];
+    bool wide = q->dtype == DT_f64;
+    int64_t size = wide ? 8 : 4, d = q->dims[3], e = v->dims[3]; /* computed in f64 or f32 */
     /* What a multiprocessor has, and for 80 what its smaller relatives have. */
     int64_t most = c->p->cuda_arch >= 90 ? 160 * 1024 : 99 * 1024, tm = size == 8 ? 2 : 4;
     while (tm > 1 && tile_bytes(grad, d, e, tm, size) > most) tm /= 2;
     double softcap = launch_float(l, ATTR_softcap, 0.0);
-    bool exact = grad && q->dtype == DT_f64;
+    bool exact = grad && wide;
     if (grad)
         c->l->work_bytes = round16(q->dims[0] * q->dims[1] * q->dims[2] * size * (exact ? 2 : 1));
     cuda_define(c, "TM", tm);
-    cuda_define_text(c, "REAL", cuda_memory_type(q->dtype));
+    cuda_define_text(c, "REAL", wide ? "double" : "float");
+    cuda_define_text(c, "MEM", cuda_memory_type(q->dtype));
     cuda_define_text(c, "LSE", cuda_memory_type(lse->dtype));
     cuda_define(c, "GRAD", grad);
     cuda_define(c, "EXACT", exact);
@@ -212,42 +217,4 @@ enum status cuda_cross_entropy(struct cuda_gen *c) {
     cuda_define_text(c, "LOSS", cuda_memory_type(loss->dtype));
     cuda_define_text(c, "LSE", cuda_memory_type(lse->dtype));
     return cuda_call(c, "cross_entropy.cu", "cross_entropy", x->dims[0], 1, 1, threads, 0);
-}
-
-/* ---- optimizers --------------------------------------------------------------------------------
- */
-enum status cuda_optimizer(struct cuda_gen *c) {
-    const struct plan_launch *l = c->l;
-    bool is_adam = l->kind == LAUNCH_adam;
-    uint32_t lr = is_adam ? 4 : 3;
-    int64_t count = view_count(&l->in[0]), vec = 4;
-    for (uint32_t k = 0; k < lr; k++) {
-        if (!is_real(l->in[k].dtype) || l->in[k].dtype != l->in[0].dtype)
-            return cuda_unsupported(c, "weights, gradients and states must all be f32 or all f64");
-        vec = i64_min(vec, vector_of(count, &l->in[k], 0));
-    }
-    for (uint32_t k = 0; k < l->nout; k++) vec = i64_min(vec, vector_of(count, &l->out[k], 0));
-    bool factor = l->nin > lr + 2;
-    if (factor && l->in[lr + 2].dtype != DT_f32)
-        return cuda_unsupported(c, "the gradient's factor must be f32");
-    cuda_define(c, "COUNT", count);
-    cuda_define(c, "VEC", vec);
-    cuda_define_text(c, "REAL", cuda_memory_type(l->in[0].dtype));
-    cuda_define(c, "ADAM", is_adam);
-    cuda_define(c, "FACTOR", factor);
-    cuda_define_float(c, "WEIGHT_DECAY", launch_float(l, ATTR_weight_decay, 0.0));
-    if (is_adam) {
-        cuda_define_float(c, "BETA1", launch_float(l, ATTR_beta1, 0.9));
-        cuda_define_float(c, "BETA2", launch_float(l, ATTR_beta2, 0.999));
-        cuda_define_float(c, "EPS", launch_float(l, ATTR_eps, 1e-8));
-        cuda_define(c, "DECOUPLED", launch_int(l, ATTR_decoupled, 1) != 0);
-    } else {
-        cuda_define_float(c, "MOMENTUM", launch_float(l, ATTR_momentum, 0.0));
-        cuda_define_float(c, "DAMPENING", launch_float(l, ATTR_dampening, 0.0));
-        cuda_define(c, "NESTEROV", launch_int(l, ATTR_nesterov, 0) != 0);
-    }
-    cuda_define_text(c, "LR", cuda_memory_type(l->in[lr].dtype));
-    cuda_define_text(c, "STEP", cuda_memory_type(l->in[lr + 1].dtype));
-    return cuda_call(c, "optimizer.cu", is_adam ? "adam" : "sgd", ceil_div(count, THREADS * vec), 1,
-                     1, THREADS, 0);
 }

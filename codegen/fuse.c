@@ -23,10 +23,10 @@ static void mark_needs(struct cg *c) {
         bool random = graph_node(g, n)->op == OP_random;
         for (int k = 0; k < graph_node(g, n)->nin; k++) {
             val_id base = view_base(c, node_in(g, n, k));
-            val_id x, scale;
-            if (k == 1 && scaled_gradient(g, n, &x, &scale)) {
-                c->vals[view_base(c, x).i].need = true;
-                c->vals[view_base(c, scale).i].need = true;
+            val_id scale, gradient = k == 1 ? optimizer_gradient(g, n, &scale) : VAL_NONE;
+            if (gradient.i) {
+                c->vals[view_base(c, gradient).i].need = true;
+                if (scale.i) c->vals[view_base(c, scale).i].need = true;
             } else if (cls == CLASS_LAUNCH || random) {
                 c->vals[base.i].need = true;
             }
@@ -104,6 +104,14 @@ static bool cheap(enum op op) {
     }
 }
 
+/* From 16 bits to f32: what is stored, if anything has to be, is the narrow value. */
+static bool widens(const struct graph *g, node_id n) {
+    if (graph_node(g, n)->op != OP_cast) return false;
+    return val_type(g, node_out(g, n, 0))->dtype == DT_f32 &&
+           dtype_is_float(val_type(g, node_in(g, n, 0))->dtype) &&
+           dtype_size(val_type(g, node_in(g, n, 0))->dtype) == 2;
+}
+
 /* An elementwise node is lazy when it is cheap and reads at most one large value, which is in
  * memory for other reasons; or nothing large at all (masks, one-hot codes, positions). */
 static void mark_lazy(struct cg *c, node_id n) {
@@ -126,14 +134,14 @@ static void mark_lazy(struct cg *c, node_id n) {
         val_id base = view_base(c, node_in(g, n, k));
         node_id def = val_def(g, base);
         if (scalar_const(g, base, &x, &ix)) continue;
+        bool large = type_count(val_type(g, base)) >= count / 8;
         if (c->nodes[def.i].lazy) {
-            weight += c->nodes[def.i].weight, leaves += c->nodes[def.i].leaves;
+            weight += c->nodes[def.i].weight, leaves += large ? c->nodes[def.i].leaves : 0;
             continue;
         }
-        bool large = type_count(val_type(g, base)) >= count / 8;
         enum node_class cls = node_class(g, def);
         bool kept = cls == CLASS_SOURCE || cls == CLASS_LAUNCH || c->vals[base.i].need;
-        if (large && !kept) return;
+        if (large && !kept && !widens(g, n)) return;
         leaves += large;
     }
     if (weight > LAZY_WEIGHT_MAX || leaves > 1 || (leaves == 1 && !cheap(op))) return;
@@ -252,20 +260,21 @@ static int64_t loop_count(const struct cg *c, node_id n) {
     return type_count(val_type(c->g, own ? node_out(c->g, n, 0) : node_in(c->g, n, 0)));
 }
 
-static uint32_t new_unit(struct cg *c, enum unit_kind kind, node_id n) {
-    struct unit u = {.kind = kind, .level = level_above(c, &n.i, 1, 0)};
-    vec_push(c->scratch, &u.nodes, n.i);
+static void set_unit(struct cg *c, const uint32_t *nodes, uint32_t n, uint32_t unit) {
+    for (uint32_t k = 0; k < n; k++) c->nodes[nodes[k]].unit = unit;
+}
+
+static uint32_t new_unit(struct cg *c, enum unit_kind kind, const uint32_t *nodes, uint32_t n) {
+    struct unit u = {.kind = kind, .level = level_above(c, nodes, n, 0)};
+    for (uint32_t k = 0; k < n; k++) vec_push(c->scratch, &u.nodes, nodes[k]);
     vec_push(c->scratch, &c->units, u);
-    return c->nodes[n.i].unit = c->units.n - 1;
+    set_unit(c, nodes, n, c->units.n - 1);
+    return c->units.n - 1;
 }
 
 static int by_number(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return x < y ? -1 : x > y;
-}
-
-static void set_unit(struct cg *c, const uint32_t *nodes, uint32_t n, uint32_t unit) {
-    for (uint32_t k = 0; k < n; k++) c->nodes[nodes[k]].unit = unit;
 }
 
 /* Nodes share a launch only within one part of a step: updates come last, and what the backward
@@ -370,7 +379,7 @@ static void join_siblings(struct cg *c, node_id n) {
 
 /* A unit of its own; operands that cannot be computed in place are put into memory first. */
 static void single(struct cg *c, node_id n) {
-    uint32_t unit = new_unit(c, UNIT_GROUP, n);
+    uint32_t unit = new_unit(c, UNIT_GROUP, &n.i, 1);
     struct space sp;
     space_init(&sp, loop_count(c, n));
     if (sp.count != 0 && !group_try(c, unit, &sp, &n.i, 1))
@@ -428,14 +437,20 @@ static void mark_all_stored(struct cg *c) {
 void fuse(struct cg *c) {
     struct graph *g = c->g;
     mark_needs(c);
+    fold_products(c);
     mark_late(c);
     vec_push(c->scratch, &c->units, (struct unit){.dead = true});
     for (uint32_t i = 1; i < g->nodes.n; i++) {
         node_id n = {i};
         enum node_class cls = node_class(g, n);
         if (cls == CLASS_SOURCE || cls == CLASS_VIEW) continue;
+        const struct product *whole = c->nodes[i].product;
+        if (whole) { /* comes where its last node stands: only then are all its sources known */
+            if (val_def(g, whole->result).i == i) new_unit(c, UNIT_NODE, whole->nodes, whole->n);
+            continue;
+        }
         if (cls != CLASS_FUSED) {
-            new_unit(c, UNIT_NODE, n);
+            new_unit(c, UNIT_NODE, &i, 1);
             continue;
         }
         mark_lazy(c, n);

@@ -38,9 +38,19 @@ static uint32_t row_mask(const struct emit *e) {
     return mask;
 }
 
+/* Arithmetic without further attributes gives one number however often it is asked for. */
+static bool repeats(const struct group_instr *i, const struct group_instr *old) {
+    if (i->code >= OP_COUNT || i->code == OP_cast || i->code == OP_gelu || i->code == OP_mod)
+        return false;
+    return i->code == old->code && i->dtype == old->dtype && i->a == old->a && i->b == old->b &&
+           i->c == old->c;
+}
+
 int32_t emit_op(struct emit *e, int code, enum dtype reg_type, int32_t a, int32_t b, int32_t c) {
     struct group_instr i = instr(code, reg_type);
     i.a = a, i.b = b, i.c = c;
+    for (uint32_t k = 0; k < e->code.n; k++)
+        if (repeats(&i, &e->code.at[k])) return (int32_t)k;
     uint32_t moves = 0;
     if (a >= 0) moves |= e->moves.at[a];
     if (b >= 0) moves |= e->moves.at[b];

@@ -23,7 +23,9 @@ static bool no_repeats(const struct plan_view *v) {
 /* Result j of launch l may lie in the memory of buffer b as far as this launch is concerned. */
 static bool may_share(const struct plan *p, const struct plan_launch *l, uint32_t j, buf_id b) {
     const struct plan_view *out = &l->out[j];
-    if (l->kind != LAUNCH_group && l->kind != LAUNCH_sgd && l->kind != LAUNCH_adam) return false;
+    bool product = l->kind == LAUNCH_matmul && launch_int(l, ATTR_residual, 0);
+    if (l->kind != LAUNCH_group && l->kind != LAUNCH_sgd && l->kind != LAUNCH_adam && !product)
+        return false;
     if (l->kind == LAUNCH_group) {
         const struct plan_group *g = &p->groups.at[l->group.i];
         for (uint32_t k = 0; k < g->code.n; k++)
@@ -34,8 +36,9 @@ static bool may_share(const struct plan *p, const struct plan_launch *l, uint32_
     for (uint32_t k = 0; k < l->nin; k++) {
         if (l->in[k].buffer.i != b.i) continue;
         if (!same_view(&l->in[k], out) || !no_repeats(out)) return false;
-        /* An optimizer may only overwrite the operand that the result replaces. */
-        if (l->kind != LAUNCH_group && k != (j == 0 ? 0 : j + 1)) return false;
+        /* Others may only overwrite the operand that the result replaces. */
+        uint32_t replaced = product ? l->nin - 1 : j == 0 ? 0 : j + 1;
+        if (l->kind != LAUNCH_group && k != replaced) return false;
         shared++;
     }
     for (uint32_t k = 0; k < l->nout; k++)
@@ -180,6 +183,7 @@ enum status apply_updates(struct cg *c) {
     }
     TRY(copy_updates(c, done));
     drop_unused(c, s.rename, nbuffers);
+    if (!c->o->no_fusion) join_optimizers(c);
     p->first_update = p->launches.n;
     for (uint32_t k = p->launches.n; k-- > 0;)
         if (writes_kept(p, &p->launches.at[k])) p->first_update = k;
@@ -204,7 +208,7 @@ void share_in_place(struct cg *c) {
     bool *taken = ARENA_ARRAY(c->scratch, bool, p->buffers.n);
     for (uint32_t k = 0; k < p->launches.n; k++) {
         const struct plan_launch *l = &p->launches.at[k];
-        if (l->kind != LAUNCH_group) continue;
+        if (l->kind != LAUNCH_group && l->kind != LAUNCH_matmul) continue;
         for (uint32_t j = 0; j < l->nout; j++) {
             buf_id b = l->out[j].buffer;
             if (!born_here(p, l, k, b) || p->buffers.at[b.i].alias.i != 0) continue;

@@ -76,8 +76,11 @@ struct unit {
     uint32_t output;
     uint64_t key; /* schedule order among ready units */
 };
+struct product;
 struct node_info {
-    uint32_t unit;          /* 0: none */
+    uint32_t unit; /* 0: none */
+    struct product
+        *product;           /* the launch of a matmul that computes this node as well; NULL: none */
     bool lazy;              /* computed again in every group that needs it */
     bool late;              /* only updates need it */
     uint8_t weight, leaves; /* instructions and large operands of a lazy node */
@@ -189,9 +192,22 @@ enum status group_convert(struct cg *c, const struct plan_view *from, const stru
                           str_id origin);
 enum status group_fill(struct cg *c, double x, const struct plan_view *dest, str_id origin);
 bool norm_again(const struct cg *c, val_id v);
-/* The optimizer's gradient is x times a scalar: the launch takes both. */
-bool scaled_gradient(const struct graph *g, node_id n, val_id *x, val_id *scale);
+/* What the launch of optimizer n reads as its gradient: what the operand is widened from, and
+ * scaled by *scale (or VAL_NONE). VAL_NONE: n is no optimizer. */
+val_id optimizer_gradient(const struct graph *g, node_id n, val_id *scale);
 bool scalar_const(const struct graph *g, val_id v, double *x, int64_t *ix);
+
+/* ---- products (fold_products.c)
+ * --------------------------------------------------------------------
+ * What one launch computes: scale * a b + bias + residual, in the type of `result`. */
+struct product {
+    uint32_t nodes[8], n; /* from the matmul to the node of `result`, ascending */
+    val_id result, bias, residual;
+    bool scaled;
+    double scale;
+};
+/* Find the products that take over what follows them; marks what this needs in memory. */
+void fold_products(struct cg *c);
 
 /* ---- fusion, layout, views, launches
  * --------------------------------------------------------------- */
@@ -225,6 +241,8 @@ bool need_met(enum need need, const struct plan_view *v);
 /* Make the copy of `stuck`, so that the next attempt can read it; false when that was no help. */
 bool copy_stuck(struct cg *c, val_id stuck, enum status *status);
 enum status operand_view(struct cg *c, node_id n, int k, struct plan_view *out);
+/* The same for any value that a launch made of node n reads. */
+enum status value_view(struct cg *c, node_id n, val_id v, enum need need, struct plan_view *out);
 struct plan_launch *launch_add(struct cg *c, enum launch_kind kind, const struct plan_view *in,
                                uint32_t nin, const struct plan_view *out, uint32_t nout,
                                str_id origin);
@@ -233,6 +251,7 @@ str_id unit_origin(struct cg *c, const uint32_t *nodes, uint32_t n);
 
 /* After all launches exist (inplace.c, memory.c). */
 enum status apply_updates(struct cg *c);
+void join_optimizers(struct cg *c); /* join.c */
 void share_in_place(struct cg *c);
 void find_lifetimes(struct plan *p);
 void add_workspaces(struct plan *p);

@@ -164,6 +164,11 @@ enum need operand_need(const struct graph *g, node_id n, int k) {
 static bool result_fits(const struct cg *c, val_id v, const struct plan_view *view) {
     node_id n = val_def(c->g, v);
     int k = (int)(v.i - node_out(c->g, n, 0).i);
+    const struct product *p = c->nodes[n.i].product;
+    if (p) {
+        bool rows = view->dims[view->rank - 1] == 1 || view->strides[view->rank - 1] == 1;
+        return view_matrix_ok(view) && (rows || (!p->bias.i && !p->residual.i));
+    }
     switch (node_class(c->g, n)) {
     case CLASS_FUSED:
     case CLASS_CONCAT:
@@ -274,6 +279,26 @@ static bool try_place(struct cg *c, val_id w, const struct plan_view *dest, int 
     return false;
 }
 
+static void try_place_dense(struct cg *c, val_id w) {
+    struct plan_view dense = {.dtype = val_type(c->g, w)->dtype};
+    dense.rank = type_dims(val_type(c->g, w), dense.dims);
+    dims_strides(dense.dims, dense.rank, dense.strides);
+    try_place(c, w, &dense, 0);
+}
+
+/* Let `base` lie where the launches that read it through movement ops want it; w: base or a
+ * rearrangement of it. */
+static void place_for_users(struct cg *c, val_id base, val_id w) {
+    for (uint32_t u = c->uses.first[w.i]; u < c->uses.first[w.i + 1]; u++) {
+        node_id user = c->uses.user[u];
+        if (c->vals[base.i].place.set) return;
+        if (node_class(c->g, user) == CLASS_VIEW)
+            place_for_users(c, base, node_out(c->g, user, 0));
+        else if (node_class(c->g, user) == CLASS_LAUNCH && w.i != base.i)
+            try_place_dense(c, w);
+    }
+}
+
 static void place_concat(struct cg *c, node_id n) {
     struct graph *g = c->g;
     val_id y = node_out(g, n, 0);
@@ -294,10 +319,7 @@ static void place_operands(struct cg *c, node_id n) {
         val_id w = node_in(g, n, k), base = view_base(c, w);
         if (w.i == base.i || c->vals[base.i].place.set) continue;
         if (c->nodes[val_def(g, base).i].unit == 0) continue;
-        struct plan_view dense = {.dtype = val_type(g, w)->dtype};
-        dense.rank = type_dims(val_type(g, w), dense.dims);
-        dims_strides(dense.dims, dense.rank, dense.strides);
-        try_place(c, w, &dense, 0);
+        try_place_dense(c, w);
     }
 }
 
@@ -322,7 +344,11 @@ void choose_places(struct cg *c) {
     place_outputs(c);
     if (c->o->no_fusion) return;
     for (uint32_t i = c->g->nodes.n; i-- > 1;)
-        if (node_class(c->g, (node_id){i}) == CLASS_CONCAT) place_concat(c, (node_id){i});
+        if (node_class(c->g, (node_id){i}) == CLASS_CONCAT) {
+            val_id y = node_out(c->g, (node_id){i}, 0);
+            place_for_users(c, y, y);
+            place_concat(c, (node_id){i});
+        }
     for (uint32_t i = 1; i < c->g->nodes.n; i++)
         if (node_class(c->g, (node_id){i}) == CLASS_LAUNCH) place_operands(c, (node_id){i});
 }

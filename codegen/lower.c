@@ -78,14 +78,23 @@ static buf_id source_buffer(struct cg *c, val_id v) {
     }
 }
 
+/* An optimizer reads v, perhaps widened and scaled. */
+static bool is_gradient(const struct cg *c, val_id v, int depth) {
+    for (uint32_t u = c->uses.first[v.i]; u < c->uses.first[v.i + 1]; u++) {
+        node_id user = c->uses.user[u];
+        enum op op = (enum op)graph_node(c->g, user)->op;
+        if (op == OP_adam || op == OP_sgd) return true;
+        if (depth > 0 && (op == OP_cast || op == OP_mul) &&
+            is_gradient(c, node_out(c->g, user, 0), depth - 1))
+            return true;
+    }
+    return false;
+}
+
 /* Results of the backward part that feed optimizers are gradients, the rest activations. */
 static enum buffer_use temp_use(const struct cg *c, val_id v) {
     if (c->loss_node == 0 || val_def(c->g, v).i <= c->loss_node) return USE_ACTIVATIONS;
-    for (uint32_t u = c->uses.first[v.i]; u < c->uses.first[v.i + 1]; u++) {
-        enum op op = (enum op)graph_node(c->g, c->uses.user[u])->op;
-        if (op == OP_adam || op == OP_sgd) return USE_GRADIENTS;
-    }
-    return USE_ACTIVATIONS;
+    return is_gradient(c, v, 2) ? USE_GRADIENTS : USE_ACTIVATIONS;
 }
 
 void place_value(struct cg *c, val_id v) {
@@ -110,10 +119,8 @@ struct plan_view result_view(struct cg *c, val_id v) {
     return r;
 }
 
-bool scaled_gradient(const struct graph *g, node_id n, val_id *x, val_id *scale) {
-    enum op op = (enum op)graph_node(g, n)->op;
-    if (op != OP_sgd && op != OP_adam) return false;
-    val_id v = node_in(g, n, 1);
+/* v = x * scale, x of v's type and one element to scale by. */
+static bool scaled(const struct graph *g, val_id v, val_id *x, val_id *scale) {
     if (val_op(g, v) != OP_mul || val_type(g, v)->dtype != DT_f32) return false;
     for (int k = 0; k < 2; k++) {
         *x = node_in(g, val_def(g, v), k), *scale = node_in(g, val_def(g, v), 1 - k);
@@ -121,6 +128,20 @@ bool scaled_gradient(const struct graph *g, node_id n, val_id *x, val_id *scale)
             return true;
     }
     return false;
+}
+
+val_id optimizer_gradient(const struct graph *g, node_id n, val_id *scale) {
+    enum op op = (enum op)graph_node(g, n)->op;
+    *scale = VAL_NONE;
+    if (op != OP_sgd && op != OP_adam) return VAL_NONE;
+    val_id v = node_in(g, n, 1), x, factor;
+    if (scaled(g, v, &x, &factor)) v = x, *scale = factor;
+    if (val_op(g, v) == OP_cast && val_type(g, v)->dtype == DT_f32) {
+        x = node_in(g, val_def(g, v), 0);
+        enum dtype t = val_type(g, x)->dtype;
+        if (t == DT_bf16 || t == DT_f16) v = x;
+    }
+    return v;
 }
 
 /* ---- launches ------------------------------------------------------------------------------ */
@@ -185,15 +206,21 @@ str_id unit_origin(struct cg *c, const uint32_t *nodes, uint32_t n) {
     return nseen ? intern(&c->p->strings, b.at) : (str_id){0};
 }
 
-/* A dense copy of v, made once and shared by the launches that need one. */
+/* A dense copy of v, made once and shared by the launches that need one, whatever shape each gives
+ * it. */
 static enum status copied_view(struct cg *c, val_id v, str_id origin, struct plan_view *out) {
-    struct val_info *info = &c->vals[v.i];
+    val_id from = v;
+    while (val_op(c->g, from) == OP_reshape) from = node_in(c->g, val_def(c->g, from), 0);
+    struct val_info *info = &c->vals[from.i];
     if (info->copy.i == 0) {
-        info->copy = buffer_add(c, BUF_TEMP, temp_use(c, v), val_type(c->g, v));
+        info->copy = buffer_add(c, BUF_TEMP, temp_use(c, v), val_type(c->g, from));
         struct plan_view dest = buffer_view(c, info->copy);
-        TRY(group_copy(c, v, &dest, origin));
+        TRY(group_copy(c, from, &dest, origin));
     }
+    c->vals[v.i].copy = info->copy;
     *out = buffer_view(c, info->copy);
+    out->rank = type_dims(val_type(c->g, v), out->dims);
+    dims_strides(out->dims, out->rank, out->strides);
     return ST_OK;
 }
 
@@ -206,8 +233,7 @@ bool copy_stuck(struct cg *c, val_id stuck, enum status *status) {
     return *status == ST_OK;
 }
 
-static enum status value_view(struct cg *c, node_id n, val_id v, enum need need,
-                              struct plan_view *out) {
+enum status value_view(struct cg *c, node_id n, val_id v, enum need need, struct plan_view *out) {
     val_id base = view_base(c, v);
     if (node_class(c->g, val_def(c->g, base)) == CLASS_SOURCE ||
         c->nodes[val_def(c->g, base).i].unit != 0)
@@ -224,19 +250,18 @@ static enum status emit_launch(struct cg *c, node_id n, enum launch_kind kind) {
     const struct node *node = graph_node(c->g, n);
     uint32_t nin = node->nin, nout = node->nout;
     struct plan_view *in = ARENA_ARRAY(c->scratch, struct plan_view, nin + 1);
-    val_id x, scale;
     struct plan_view *out = ARENA_ARRAY(c->scratch, struct plan_view, nout);
     bool empty = true;
-    bool scaled = scaled_gradient(c->g, n, &x, &scale);
+    val_id scale, gradient = optimizer_gradient(c->g, n, &scale);
     for (uint32_t k = 0; k < nin; k++)
-        if (!scaled || k != 1) TRY(operand_view(c, n, (int)k, &in[k]));
+        if (!gradient.i || k != 1) TRY(operand_view(c, n, (int)k, &in[k]));
     for (uint32_t k = 0; k < nout; k++) {
         out[k] = result_view(c, node_out(c->g, n, (int)k));
         empty &= view_count(&out[k]) == 0;
     }
     if (empty) return ST_OK;
-    if (scaled) {
-        TRY(value_view(c, n, x, NEED_DENSE, &in[1]));
+    if (gradient.i) TRY(value_view(c, n, gradient, NEED_DENSE, &in[1]));
+    if (scale.i) {
         TRY(value_view(c, n, scale, NEED_DENSE, &in[nin]));
         in[nin++].rank = 0;
     }
@@ -259,6 +284,7 @@ static enum status launch_same(struct cg *c, node_id n) {
     case OP_scatter_rows: return emit_launch(c, n, LAUNCH_scatter_rows);
     case OP_scatter_elements: return emit_launch(c, n, LAUNCH_scatter_elements);
     case OP_cross_entropy: return emit_launch(c, n, LAUNCH_cross_entropy);
+    case OP_sum_squares: return emit_launch(c, n, LAUNCH_sum_squares);
     case OP_sgd: return emit_launch(c, n, LAUNCH_sgd);
     case OP_adam: return emit_launch(c, n, LAUNCH_adam);
     default: return ST_INTERNAL;
@@ -271,6 +297,7 @@ const struct lowering lower_cumsum = {.cls = CLASS_LAUNCH, .launch = launch_same
 const struct lowering lower_gather = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_scatter = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_cross_entropy = {.cls = CLASS_LAUNCH, .launch = launch_same};
+const struct lowering lower_sum_squares = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_optimizer = {.cls = CLASS_LAUNCH, .launch = launch_same};
 
 /* The mask is repeated to [B,H,T,S] by strides of 0. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lower_matmul.c - products: transposes as strides, batch axes aligned or folded into the rows, and
- * conversion of element types that the product does not know. */
+/* lower_matmul.c - products: transposes as strides, batch axes aligned or folded into the rows,
+ * bias and residual as operands, and conversion of element types that the product does not know. */
 #include "codegen/internal.h"
 
 static void swap_last(struct plan_view *v) {
@@ -25,20 +25,21 @@ static void align_batch(struct plan_view *v, const struct plan_view *out) {
     *v = r;
 }
 
-/* Fold the last batch axis of a and the result into M, where b does not have it. */
-static bool fold_batch(struct plan_view *a, struct plan_view *b, struct plan_view *out) {
+/* Fold the last batch axis of a, the result and the residual into M, where b does not have it. */
+static bool fold_batch(struct plan_view *a, struct plan_view *b, struct plan_view *out,
+                       struct plan_view *residual) {
     int r = out->rank, d = r - 3;
     if (r < 3) return false;
     bool b_same = b->strides[d] == 0 || b->dims[d] == 1;
     int64_t m = out->dims[r - 2];
-    bool even =
-        out->dims[d] == 1 || m == 1 ||
-        (a->strides[d] == m * a->strides[r - 2] && out->strides[d] == m * out->strides[r - 2]);
-    if (!b_same || !even) return false;
     bool m_free = m == 1; /* the row stride of a single row means nothing: take the batch's */
-    struct plan_view *av[2] = {a, out};
-    for (int k = 0; k < 2; k++) {
-        struct plan_view *v = av[k];
+    struct plan_view *rows[3] = {a, out, residual};
+    for (int k = 0; k < 3 && out->dims[d] != 1 && !m_free; k++)
+        b_same &= !rows[k] || rows[k]->strides[d] == m * rows[k]->strides[r - 2];
+    if (!b_same) return false;
+    for (int k = 0; k < 3; k++) {
+        struct plan_view *v = rows[k];
+        if (!v) continue;
         if (m_free && v->dims[d] != 1) v->strides[r - 2] = v->strides[d];
         v->dims[r - 2] *= v->dims[d];
         v->dims[d] = v->dims[r - 2], v->strides[d] = v->strides[r - 2];
@@ -60,17 +61,74 @@ static enum status converted(struct cg *c, node_id n, int k, enum dtype t, struc
     return group_copy(c, v, out, unit_origin(c, &n.i, 1));
 }
 
+/* ---- what is folded in ---------------------------------------------------------------------- */
+/* Views of bias and residual behind in[*nin]. */
+static enum status folded_views(struct cg *c, node_id n, const struct product *p,
+                                struct plan_view *in, uint32_t *nin) {
+    enum { BIAS_ALIGN = 16 };
+    if (p->bias.i) {
+        struct plan_view *b = &in[(*nin)++];
+        TRY(value_view(c, n, p->bias, NEED_DENSE, b));
+        int64_t count = view_count(b);
+        if (b->offset * (int64_t)dtype_size(b->dtype) % BIAS_ALIGN) { /* a part of a buffer */
+            struct type row = {.dtype = b->dtype, .rank = 1, .dims = {count}};
+            struct plan_view from = *b;
+            from.rank = 1, from.dims[0] = count, from.strides[0] = 1;
+            *b = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &row));
+            TRY(group_convert(c, &from, b, unit_origin(c, &n.i, 1)));
+        }
+        b->rank = 1, b->dims[0] = count, b->strides[0] = 1;
+    }
+    if (p->residual.i) {
+        struct plan_view *r = &in[(*nin)++];
+        TRY(value_view(c, n, p->residual, NEED_MATRIX, r));
+        if (r->dims[r->rank - 1] != 1 && r->strides[r->rank - 1] != 1) /* columns */
+            TRY(value_view(c, n, p->residual, NEED_DENSE, r));
+    }
+    return ST_OK;
+}
+
+static void folded_attrs(struct cg *c, struct plan_launch *l, const struct product *p) {
+    struct attr *at = ARENA_ARRAY(&c->p->arena, struct attr, 4);
+    int n = 0;
+    if (p->scaled) at[n++] = (struct attr){.key = ATTR_scale, .f = p->scale};
+    if (p->bias.i) at[n++] = (struct attr){.key = ATTR_bias, .i = true};
+    if (p->residual.i) at[n++] = (struct attr){.key = ATTR_residual, .i = true};
+    if (c->o->tf32 && l->in[0].dtype == DT_f32)
+        at[n++] = (struct attr){.key = ATTR_tf32, .i = true};
+    l->attrs = at;
+    l->nattrs = n;
+}
+
+static struct cost folded_cost(const struct cg *c, node_id n, const struct product *p) {
+    struct cost k = node_cost(c->g, n);
+    const struct type *y = val_type(c->g, p->result);
+    double count = (double)type_count(y);
+    val_id more[2] = {p->bias, p->residual};
+    for (int i = 0; i < 2; i++) {
+        if (!more[i].i) continue;
+        k.flops += count;
+        k.bytes_read += (double)type_bytes(val_type(c->g, more[i]));
+    }
+    k.flops += p->scaled ? count : 0;
+    k.bytes_written = (double)type_bytes(y);
+    return k;
+}
+
 static enum status launch_matmul(struct cg *c, node_id n) {
     struct graph *g = c->g;
-    val_id y = node_out(g, n, 0);
-    enum dtype t = val_type(g, y)->dtype;
-    enum dtype work = t == DT_f32 || t == DT_f64 ? t : dtype_is_float(t) ? DT_f32 : DT_f64;
-    struct plan_view in[2], out = result_view(c, y), result = out;
-    str_id origin = unit_origin(c, &n.i, 1);
+    struct product alone = {.nodes = {n.i}, .n = 1, .result = node_out(g, n, 0)};
+    const struct product *p = c->nodes[n.i].product ? c->nodes[n.i].product : &alone;
+    enum dtype t = val_type(g, node_out(g, n, 0))->dtype;
+    enum dtype work = dtype_is_float(t) ? t : DT_f64;
+    struct plan_view in[4], out = result_view(c, p->result), result = out;
+    str_id origin = unit_origin(c, p->nodes, p->n);
+    uint32_t nin = 2;
     if (view_count(&out) == 0) return ST_OK;
     for (int k = 0; k < 2; k++) TRY(converted(c, n, k, work, &in[k]));
+    TRY(folded_views(c, n, p, in, &nin));
     if (work != t) {
-        struct type type = *val_type(g, y);
+        struct type type = *val_type(g, p->result);
         type.dtype = work;
         result = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &type));
     }
@@ -79,13 +137,17 @@ static enum status launch_matmul(struct cg *c, node_id n) {
     if (attr_bool(g, n, ATTR_trans_b)) swap_last(&in[1]);
     align_batch(&in[0], &wide);
     align_batch(&in[1], &wide);
+    struct plan_view *residual = p->residual.i ? &in[nin - 1] : NULL;
     while (wide.rank > 2) {
-        struct plan_view a = in[0], b = in[1], o = wide;
-        if (!fold_batch(&a, &b, &o) || !view_matrix_ok(&a) || !view_matrix_ok(&o)) break;
+        struct plan_view a = in[0], b = in[1], o = wide, r = residual ? *residual : o;
+        if (!fold_batch(&a, &b, &o, residual ? &r : NULL)) break;
+        if (!view_matrix_ok(&a) || !view_matrix_ok(&o) || !view_matrix_ok(&r)) break;
         in[0] = a, in[1] = b, wide = o;
+        if (residual) *residual = r;
     }
-    struct plan_launch *l = launch_add(c, LAUNCH_matmul, in, 2, &wide, 1, origin);
-    l->cost = node_cost(g, n);
+    struct plan_launch *l = launch_add(c, LAUNCH_matmul, in, nin, &wide, 1, origin);
+    folded_attrs(c, l, p);
+    l->cost = folded_cost(c, n, p);
     if (work == t) return ST_OK;
     return group_convert(c, &result, &out, origin);
 }

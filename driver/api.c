@@ -54,8 +54,13 @@ static lathe_status usage(lathe_context *c, const char *origin, const char *what
     return (lathe_status)diag_error(&c->ctx, ST_USAGE, origin, "%s", what);
 }
 
-static enum status start_pool(void *arg) {
+static enum status start_context(void *arg) {
     lathe_context *c = arg;
+    lathe_context_options *o = &c->options;
+    if (o->cache_dir) c->cache_dir = arena_strdup(&c->arena, o->cache_dir);
+    if (o->cuda_dir) c->cuda_dir = arena_strdup(&c->arena, o->cuda_dir);
+    if (o->compiled) c->compiled = arena_strdup(&c->arena, o->compiled);
+    o->cache_dir = o->cuda_dir = o->compiled = NULL;
     int threads = c->options.threads ? c->options.threads : sys_cpu_count();
     c->pool = pool_create(&c->ctx, threads);
     return c->pool ? ST_OK : ST_OUT_OF_MEMORY;
@@ -82,7 +87,8 @@ lathe_status lathe_context_create(const lathe_context_options *options, lathe_co
     c->ctx.alloc_user = o.alloc_user;
     c->ctx.report = report;
     c->ctx.report_user = c;
-    lathe_status st = session_guard(c, start_pool, c);
+    arena_init(&c->arena, &c->ctx);
+    lathe_status st = session_guard(c, start_context, c);
     if (st != LATHE_OK) {
         lathe_context_destroy(c);
         return st;
@@ -93,6 +99,8 @@ lathe_status lathe_context_create(const lathe_context_options *options, lathe_co
 
 void lathe_context_destroy(lathe_context *c) {
     if (!c) return;
+    device_close_all(c);
+    arena_reset(&c->arena);
     pool_destroy(c->pool);
     c->options.release(c->options.alloc_user, c);
 }
@@ -229,6 +237,22 @@ void lathe_trainer_destroy(lathe_trainer *t) {
     ctx_free(c, t);
 }
 
+struct view_args {
+    lathe_trainer *trainer;
+    buf_id id;
+    lathe_tensor *out;
+};
+
+static enum status run_view(void *arg) {
+    const struct view_args *a = arg;
+    return trainer_view(a->trainer, a->id, a->out);
+}
+
+static lathe_status view(lathe_trainer *t, uint32_t buffer, lathe_tensor *out) {
+    struct view_args a = {t, {buffer}, out};
+    return session_guard(t->model->owner, run_view, &a);
+}
+
 static lathe_status find_input(lathe_trainer *t, const char *name, int32_t index,
                                lathe_tensor *out) {
     int32_t at = 0;
@@ -236,10 +260,8 @@ static lathe_status find_input(lathe_trainer *t, const char *name, int32_t index
         const struct plan_buffer *b = &t->plan->buffers.at[i];
         const char *role = interned(&t->plan->strings, b->role);
         if (b->kind != BUF_INPUT || strcmp(role, "lr") == 0 || strcmp(role, "seed") == 0) continue;
-        if (name ? strcmp(name, interned(&t->plan->strings, b->name)) == 0 : at == index) {
-            trainer_view(t, (buf_id){i}, out);
-            return LATHE_OK;
-        }
+        if (name ? strcmp(name, interned(&t->plan->strings, b->name)) == 0 : at == index)
+            return view(t, i, out);
         at++;
     }
     memset(out, 0, sizeof *out);
@@ -310,9 +332,7 @@ lathe_status lathe_trainer_get(lathe_trainer *t, const char *name, lathe_tensor 
     static const enum buffer_kind kinds[] = {BUF_PARAM, BUF_STATE, BUF_OUTPUT};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         buf_id b = plan_find(t->plan, kinds[k], name);
-        if (!b.i) continue;
-        trainer_view(t, b, out);
-        return LATHE_OK;
+        if (b.i) return view(t, b.i, out);
     }
     memset(out, 0, sizeof *out);
     return usage(t->model->owner, name,
@@ -323,15 +343,43 @@ lathe_status lathe_trainer_param_at(lathe_trainer *t, int32_t index, lathe_tenso
     if (!t || index < 0 || !out) return LATHE_USAGE;
     for (uint32_t i = 1; i < t->plan->buffers.n; i++) {
         if (t->plan->buffers.at[i].kind != BUF_PARAM || index-- > 0) continue;
-        trainer_view(t, (buf_id){i}, out);
-        return LATHE_OK;
+        return view(t, i, out);
     }
     memset(out, 0, sizeof *out);
     return LATHE_USAGE;
 }
 
+struct set_args {
+    lathe_trainer *trainer;
+    buf_id id;
+    const void *data;
+};
+
+static enum status run_set(void *arg) {
+    const struct set_args *a = arg;
+    return backend_write(&a->trainer->exec, a->id, a->data);
+}
+
+lathe_status lathe_trainer_set(lathe_trainer *t, const char *name, const void *data, size_t bytes) {
+    if (!t || !name || (!data && bytes)) return LATHE_USAGE;
+    lathe_context *c = t->model->owner;
+    buf_id b = plan_find(t->plan, BUF_PARAM, name);
+    if (!b.i) b = plan_find(t->plan, BUF_STATE, name);
+    if (!b.i) return usage(c, name, "no parameter or state of the trainer has this name");
+    long long want = (long long)t->plan->buffers.at[b.i].bytes;
+    if ((size_t)want != bytes)
+        return (lathe_status)diag_error(&c->ctx, ST_USAGE, name, "expected %lld bytes, found %zu",
+                                        want, bytes);
+    struct set_args a = {t, b, data};
+    return session_guard(c, run_set, &a);
+}
+
+const char *lathe_trainer_device(const lathe_trainer *t) {
+    return t ? t->device->id : NULL;
+}
+
 size_t lathe_trainer_bytes(const lathe_trainer *t) {
-    return t ? cpu_bytes(t->exec) : 0;
+    return t ? backend_bytes(&t->exec) : 0;
 }
 
 struct export_args {

@@ -8,11 +8,13 @@
 
 struct eval_args {
     lathe_context *c;
-    const char *path, *loss, *out;
+    const char *path, *loss, *out, *device, *recipe_name;
     lathe_model_options open;
     struct arena arena;
     lathe_model *model;
     struct data_source data;
+    struct recipe recipe;
+    struct forward_options how;
     struct forward forward;
     struct evaluator evaluator;
 };
@@ -20,6 +22,9 @@ struct eval_args {
 static enum status open_model(struct eval_args *a) {
     a->path = command_model_path(&a->arena, a->path);
     a->open.inference = 1;
+    TRY(recipe_find(&a->c->ctx, &a->arena, a->recipe_name, &a->recipe));
+    TRY(device_open(a->c, a->device, "auto", &a->how.device));
+    a->how.recipe = &a->recipe;
     TRY((enum status)lathe_model_open(a->c, a->path, &a->open, &a->model));
     return data_open(&a->arena, a->open.data, a->open.map, a->open.nmap, &a->data);
 }
@@ -40,7 +45,8 @@ static enum status eval_body(void *arg) {
     TRY(session_train_options(a->c, &defaults, &t));
     t.loss = a->loss;
     forward_label_hint(a->model->import.graph, &a->data, a->loss, &a->arena, &t);
-    TRY(evaluator_init(&a->evaluator, a->model, a->path, &a->open, &a->data, &t));
+    a->how.train = &t;
+    TRY(evaluator_init(&a->evaluator, a->model, a->path, &a->open, &a->data, &a->how));
     struct eval_result e;
     TRY(evaluator_run(&a->evaluator, &e));
     fputs("{", stdout);
@@ -57,7 +63,7 @@ static enum status eval_body(void *arg) {
 static enum status run_body(void *arg) {
     struct eval_args *a = arg;
     TRY(open_model(a));
-    TRY(forward_init(&a->forward, a->model, NULL));
+    TRY(forward_init(&a->forward, a->model, &a->how));
     return forward_run(&a->forward, &a->data, a->out);
 }
 
@@ -72,6 +78,8 @@ static int forward_command(const char *name, int argc, char **argv, bool eval) {
         {"--batch", OPTION_INT, &m.batch, 1, 1e9, "N", "samples per pass, where the model leaves it open"},
         {"--seq", OPTION_INT, &m.seq, 1, 1e9, "N", "tokens per sample, where the model leaves it open"},
         {"--map", OPTION_LIST, &m.map, 0, 0, "IN=ARRAY", "feed input IN from array ARRAY"},
+        {"--device", OPTION_TEXT, &a.device, 0, 0, "DEV", "cpu, cuda, cuda:N or auto (default): the first GPU, else the CPU"},
+        {"--recipe", OPTION_TEXT, &a.recipe_name, 0, 0, "NAME", "numbers to compute with: a name of `lathe recipes` or a file (default fp32)"},
         {"--threads", OPTION_INT, &m.threads, 1, 1024, "N", "CPU threads (default: all)"},
         {"--verbose", OPTION_FLAG, &verbose, 0, 0, NULL, "notes as well as warnings"},
         {eval ? "--loss" : "-o", OPTION_TEXT, eval ? &a.loss : &a.out, 0, 0, eval ? "EXPR" : "OUT.npz", eval ? "as for `lathe train`" : "where the outputs go"},
@@ -92,8 +100,7 @@ static int forward_command(const char *name, int argc, char **argv, bool eval) {
     evaluator_release(&a.evaluator);
     lathe_model_destroy(a.model);
     arena_reset(&a.arena);
-    lathe_context_destroy(a.c);
-    return command_exit(st);
+    return command_end(a.c, st);
 }
 
 int cmd_eval(int argc, char **argv) {

@@ -133,7 +133,10 @@ static enum status dump_body(void *arg) {
     TRY(dump_options(d, &t));
     bool all = d->after && strcmp(d->after, "all") == 0;
     if (all) TRY(sys_mkdirs(&d->c->ctx, d->out));
+    struct recipe numbers;
+    TRY(recipe_find(&d->c->ctx, &d->arena, d->recipe, &numbers));
     struct session_compile sc = {.training = !d->inference,
+                                 .recipe = &numbers,
                                  .no_optimize = d->reference,
                                  .train = &t,
                                  .stop_after = all ? NULL : d->after,
@@ -227,7 +230,7 @@ int cmd_dump(int argc, char **argv) {
  */
 struct opt {
     lathe_context *c;
-    const char *path, *passes, *out, *loss, *optimizer;
+    const char *path, *passes, *out, *loss, *optimizer, *recipe;
     bool no_locs, full;
     struct arena arena, scratch;
     struct graph *graph;
@@ -273,8 +276,13 @@ static enum status opt_body(void *arg) {
     defaults.optimizer = o->optimizer;
     struct train_options t;
     TRY(session_train_options(o->c, &defaults, &t));
-    struct pass_ctx pc = {
-        .ctx = &o->c->ctx, .scratch = &o->scratch, .eval = pipeline_eval, .train = &t};
+    struct recipe numbers;
+    TRY(recipe_find(&o->c->ctx, &o->arena, o->recipe, &numbers));
+    struct pass_ctx pc = {.ctx = &o->c->ctx,
+                          .scratch = &o->scratch,
+                          .eval = pipeline_eval,
+                          .train = &t,
+                          .recipe = &numbers};
     for (const char *s = o->passes; s && *s;) {
         size_t len = strcspn(s, ",");
         TRY(run_pass(o, &pc, s, len));
@@ -298,6 +306,7 @@ int cmd_opt(int argc, char **argv) {
         {"-o", OPTION_TEXT, &o.out, 0, 0, "FILE", "file instead of standard output"},
         {"--loss", OPTION_TEXT, &o.loss, 0, 0, "EXPR", "for the pass loss"},
         {"--optimizer", OPTION_TEXT, &o.optimizer, 0, 0, "NAME", "for the pass optimizer"},
+        {"--recipe", OPTION_TEXT, &o.recipe, 0, 0, "NAME", "for the pass precision"},
         {"--no-locs", OPTION_FLAG, &o.no_locs, 0, 0, NULL, "without origins"},
         {"--full", OPTION_FLAG, &o.full, 0, 0, NULL, "constants of any size"},
     };

@@ -2,6 +2,7 @@
 /* cmd_lists.c - `lathe passes`, `ops` and `recipes`: what there is, one per line; `show NAME` for
  * one. */
 #include "driver/command.h"
+#include "passes/recipe.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -78,10 +79,17 @@ int cmd_ops(int argc, char **argv) {
 
 int cmd_recipes(int argc, char **argv) {
     const char *name;
-    int rc = parse_show("recipes", argc, argv, &name);
+    int rc = parse_show("recipes", argc, argv, &name), n;
     if (rc) return rc == 1 ? 0 : rc;
-    if (name && strcmp(name, "fp32") != 0)
-        return fail(2, "no recipe is called '%s'; `lathe recipes` lists them", name);
-    puts("fp32       weights, activations, gradients and optimizer states in f32");
-    return 0;
+    const struct recipe_text *r = recipe_builtins(&n);
+    for (int i = 0; i < n; i++) {
+        if (name && strcmp(r[i].name, name) != 0) continue;
+        if (name) {
+            fputs(r[i].text, stdout);
+            return 0;
+        }
+        printf("%-10s %s\n", r[i].name, r[i].what);
+    }
+    if (!name) return 0;
+    return fail(2, "no recipe is called '%s'; `lathe recipes` lists them", name);
 }

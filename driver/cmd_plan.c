@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cmd_plan.c - `lathe plan`: what a training run will need, before it runs. */
-#include "codegen/codegen.h"
+#include "driver/budget.h"
 #include "driver/command.h"
 #include "driver/forward.h"
+#include "passes/save_policy.h"
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +13,15 @@ struct plan_args {
     lathe_context *c;
     const char *path, *loss, *optimizer, *recipe;
     double memory; /* GiB; 0: none given */
-    bool json, inference;
+    int64_t arch;  /* of a GPU; 0: the CPU */
+    bool json, inference, saved;
     lathe_model_options open;
     struct arena arena;
-    lathe_model *model; /* being planned, NULL in between */
+    struct train_options train;
+    struct recipe numbers;
+    struct session_compile sc;
+    struct codegen_options cg;
+    lathe_model *model;
     struct graph *graph;
     struct plan *plan;
 };
@@ -46,21 +52,22 @@ static void measure(const struct plan *p, struct arena *a, struct planned *out) 
 }
 
 static enum status compile(struct plan_args *a) {
-    struct train_options t;
+    struct train_options *t = &a->train;
     lathe_train_options o = LATHE_TRAIN_OPTIONS_INIT;
     o.loss = a->loss;
     o.optimizer = a->optimizer;
-    o.recipe = a->recipe;
-    TRY(session_train_options(a->c, &o, &t));
+    TRY(session_train_options(a->c, &o, t));
+    TRY(recipe_find(&a->c->ctx, &a->arena, a->recipe, &a->numbers));
     if (a->open.data) {
         struct data_source src;
         TRY(data_open(&a->arena, a->open.data, a->open.map, a->open.nmap, &src));
-        forward_label_hint(a->model->import.graph, &src, a->loss, &a->arena, &t);
+        forward_label_hint(a->model->import.graph, &src, a->loss, &a->arena, t);
     }
-    struct session_compile sc = {.training = !a->inference, .train = &t};
-    TRY(session_graph(a->model, &sc, &a->graph));
-    struct codegen_options cg = {.threads = pool_threads(a->c->pool)};
-    return plan_build(a->graph, &cg, &a->plan);
+    a->sc = (struct session_compile){.training = !a->inference, .train = t, .recipe = &a->numbers};
+    a->cg =
+        (struct codegen_options){.threads = pool_threads(a->c->pool), .cuda_arch = (int)a->arch};
+    TRY(session_graph(a->model, &a->sc, &a->graph));
+    return plan_build(a->graph, &a->cg, &a->plan);
 }
 
 static void drop(struct plan_args *a) {
@@ -72,43 +79,13 @@ static void drop(struct plan_args *a) {
     a->model = NULL;
 }
 
-static enum status plan_once(struct plan_args *a, int64_t batch, struct planned *out) {
+static enum status plan_once(struct plan_args *a, struct planned *out) {
     memset(out, 0, sizeof *out);
-    lathe_model_options o = a->open;
-    if (batch) o.batch = batch;
-    o.inference = a->inference;
-    enum status st = (enum status)lathe_model_open(a->c, a->path, &o, &a->model);
-    if (st == ST_OK) st = compile(a);
-    if (st == ST_OK) {
-        out->open_batch = a->model->open_batch;
-        measure(a->plan, &a->arena, out);
-    }
-    drop(a);
-    return st;
-}
-
-enum { BATCH_MAX = 1 << 20 };
-
-/* Bytes grow with the batch: double until it no longer fits, then bisect. */
-static enum status largest_batch(struct plan_args *a, int64_t budget, int64_t *out) {
-    struct planned p;
-    int64_t fits = 0, fails = 0;
-    for (int64_t b = 1; !fails && b <= BATCH_MAX; b *= 2) {
-        TRY(plan_once(a, b, &p));
-        if (p.bytes <= budget)
-            fits = b;
-        else
-            fails = b;
-    }
-    while (fails - fits > 1) {
-        int64_t b = fits + (fails - fits) / 2;
-        TRY(plan_once(a, b, &p));
-        if (p.bytes <= budget)
-            fits = b;
-        else
-            fails = b;
-    }
-    *out = fits;
+    a->open.inference = a->inference;
+    TRY((enum status)lathe_model_open(a->c, a->path, &a->open, &a->model));
+    TRY(compile(a));
+    out->open_batch = a->model->open_batch;
+    measure(a->plan, &a->arena, out);
     return ST_OK;
 }
 
@@ -152,19 +129,92 @@ static void print_text(const struct planned *p, const struct plan_args *a, int64
     printf("batch       %lld%s\n", (long long)p->batch,
            p->open_batch ? "" : " (fixed in the file)");
     if (largest >= 0)
-        printf("largest     batch %lld fits in %.1f GiB%s\n", (long long)largest, a->memory,
-               largest == BATCH_MAX ? "; larger ones were not tried" : "");
+        printf("largest     batch %lld fits in %.3g GiB%s\n", (long long)largest, a->memory,
+               largest == BUDGET_BATCH_MAX ? "; larger ones were not tried" : "");
+}
+
+/* ---- what is kept for the backward part ----------------------------------------------------- */
+struct saved_row {
+    const char *where;
+    const struct saved *one;
+    int64_t bytes, count;
+};
+
+/* Node names with every number as `*`, the numbers of layers above all. */
+static const char *name_pattern(struct arena *a, const char *name) {
+    char *s = arena_strdup(a, *name ? name : "?");
+    size_t n = 0;
+    for (size_t i = 0; s[i] && s[i] != ';'; i++) {
+        bool digit = s[i] >= '0' && s[i] <= '9';
+        if (digit && n > 0 && s[n - 1] == '*') continue;
+        s[n++] = digit ? '*' : s[i];
+    }
+    if (n > 2 && s[n - 1] == '*' && s[n - 2] == '_') n -= 2; /* the first has no number */
+    s[n] = 0;
+    return s;
+}
+
+static bool same_row(const struct graph *g, const struct saved_row *r, const char *where,
+                     const struct saved *x) {
+    return r->one->again == x->again && strcmp(r->where, where) == 0 &&
+           val_op(g, r->one->value) == val_op(g, x->value) &&
+           g->values.at[r->one->value.i].type.i == g->values.at[x->value.i].type.i;
+}
+
+static const char *shape_text(struct arena *a, const struct type *t) {
+    struct buf b;
+    buf_init(&b, a);
+    buf_printf(&b, "%s[", dtype_name(t->dtype));
+    for (int d = 0; d < t->rank; d++) buf_printf(&b, "%s%lld", d ? "," : "", (long long)t->dims[d]);
+    buf_puts(&b, "]");
+    return arena_strndup(a, b.at, b.n);
+}
+
+static void print_saved(struct plan_args *a) {
+    struct graph *g = a->graph;
+    struct save_report r = {0};
+    VEC(struct saved_row) rows = {0};
+    int64_t total[2] = {0};
+    save_list(g, &a->arena, &r);
+    for (uint32_t k = 0; k < r.n; k++) {
+        const struct saved *x = &r.at[k];
+        node_id n = val_def(g, x->value);
+        const char *where = node_origin(g, n); /* none: a rounded parameter */
+        if (!*where && graph_node(g, n)->nin > 0) where = val_name(g, node_in(g, n, 0));
+        where = name_pattern(&a->arena, where);
+        uint32_t j = 0;
+        while (j < rows.n && !same_row(g, &rows.at[j], where, x)) j++;
+        if (j == rows.n) vec_push(&a->arena, &rows, (struct saved_row){where, x, 0, 0});
+        rows.at[j].bytes += x->bytes;
+        rows.at[j].count++;
+        total[x->again] += x->bytes;
+    }
+    for (int again = 0; again < 2; again++) {
+        printf("%-11s %.1f MiB\n", again ? "recomputed" : "saved",
+               (double)total[again] / 1048576.0);
+        for (uint32_t j = 0; j < rows.n; j++) {
+            const struct saved_row *x = &rows.at[j];
+            if (x->one->again != (again != 0)) continue;
+            printf("  %10.1f MiB  %4lld x %-10s %-24s %s\n", (double)x->bytes / 1048576.0,
+                   (long long)x->count, op_info(val_op(g, x->one->value))->name,
+                   shape_text(&a->arena, val_type(g, x->one->value)), x->where);
+        }
+    }
 }
 
 static enum status plan_body(void *arg) {
     struct plan_args *a = arg;
     struct planned p;
     int64_t largest = -1;
-    TRY(plan_once(a, 0, &p));
+    TRY(plan_once(a, &p));
+    if (a->saved) {
+        print_saved(a);
+        return ST_OK;
+    }
     int64_t budget = (int64_t)(a->memory * 1073741824.0);
     if (a->memory > 0) {
         if (p.open_batch)
-            TRY(largest_batch(a, budget, &largest));
+            TRY(budget_largest_batch(a->model, &a->sc, &a->cg, budget, 0, &largest));
         else
             largest = p.bytes <= budget ? p.batch : 0;
     }
@@ -185,6 +235,7 @@ int cmd_plan(int argc, char **argv) {
         {"--batch", OPTION_INT, &m.batch, 1, 1e9, "N", "size of a symbolic first dimension"},
         {"--seq", OPTION_INT, &m.seq, 1, 1e9, "N", "size of a symbolic sequence dimension"},
         {"--memory", OPTION_FLOAT, &a.memory, 0, 1e6, "GiB", "also find the largest batch that fits"},
+        {"--arch", OPTION_INT, &a.arch, 80, 100, "N", "for a GPU: 80, 90 (sm_90a) or 100; none has to be there"},
         {"--json", OPTION_FLAG, &a.json, 0, 0, NULL, "for scripts"},
         {"--recipe", OPTION_TEXT, &a.recipe, 0, 0, "NAME", "as for `lathe train`"},
         {"--loss", OPTION_TEXT, &a.loss, 0, 0, "EXPR", "as for `lathe train`"},
@@ -193,6 +244,7 @@ int cmd_plan(int argc, char **argv) {
         {"--map", OPTION_LIST, &m.map, 0, 0, "IN=ARRAY", "feed input IN from array ARRAY"},
         {"--train", OPTION_TEXT, &m.train, 0, 0, "REGEX", "also train parameters that would be frozen"},
         {"--freeze", OPTION_TEXT, &m.freeze, 0, 0, "REGEX", "keep parameters as they are"},
+        {"--saved", OPTION_FLAG, &a.saved, 0, 0, NULL, "instead: what the backward part finds in memory, and what it computes again"},
         {"--inference", OPTION_FLAG, &a.inference, 0, 0, NULL, "the forward pass only"},
         {"--threads", OPTION_INT, &m.threads, 1, 1024, "N", "CPU threads (default: all)"},
         {"--verbose", OPTION_FLAG, &verbose, 0, 0, NULL, "notes as well as warnings"},
@@ -201,6 +253,8 @@ int cmd_plan(int argc, char **argv) {
     int rc = options_parse(command_named("plan"), spec, (int)(sizeof spec / sizeof spec[0]), argc,
                            argv, pos, 1, 1);
     if (rc) return rc == 1 ? 0 : rc;
+    if (a.arch && a.arch != 80 && a.arch != 90 && a.arch != 100)
+        return fail(2, "plan --arch: expected 80, 90 or 100, found %lld", (long long)a.arch);
     a.path = pos[0];
     a.open = model_options(&m);
     a.c = command_context(verbose, m.threads);

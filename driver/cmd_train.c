@@ -30,14 +30,15 @@ int cmd_train(int argc, char **argv) {
     double betas[2] = {-1, -1};
     int64_t seed = 0, accumulate = 1;
     bool verbose = false, nesterov = false, reference = false;
-    const char *device = "cpu", *pos[1];
+    const char *pos[1], *compiled = NULL;
     // clang-format off
     const struct option_spec spec[] = {
         {"--data", OPTION_TEXT, &a.data, 0, 0, "SRC", ".npz/.npy/.safetensors arrays, .bin tokens, any other file as bytes"},
         {"-o", OPTION_TEXT, &a.out, 0, 0, "RUN", "run directory (default: a new lathe-run)"},
         {"--loss", OPTION_TEXT, &a.train.loss, 0, 0, "EXPR", "cross_entropy(OUT, labels), next_token(OUT), mse(OUT, target), bce_with_logits(OUT, target), or a scalar output"},
-        {"--recipe", OPTION_TEXT, &a.train.recipe, 0, 0, "NAME", "fp32 (see `lathe recipes`)"},
-        {"--device", OPTION_TEXT, &device, 0, 0, "DEV", "cpu"},
+        {"--recipe", OPTION_TEXT, &a.train.recipe, 0, 0, "NAME", "numbers to compute with: a name of `lathe recipes` or a file (default fp32)"},
+        {"--device", OPTION_TEXT, &a.train.device, 0, 0, "DEV", "cpu, cuda, cuda:N or auto (default): the first GPU, else the CPU"},
+        {"--compiled", OPTION_TEXT, &compiled, 0, 0, "FILE", "kernels made by `lathe compile`, so that nothing is compiled here"},
         {"--optimizer", OPTION_TEXT, &a.train.optimizer, 0, 0, "NAME", "adamw, adam or sgd (default adamw)"},
         {"--lr", OPTION_FLOAT, &a.train.lr, 0, 1e6, "F", "learning rate (default 0.001)"},
         {"--betas", OPTION_PAIR, betas, 0, 0.9999999999, "A,B", "Adam's betas (default 0.9,0.999)"},
@@ -82,8 +83,6 @@ int cmd_train(int argc, char **argv) {
         return fail(
             2, "train --schedule: '%s' is none of constant, linear, cosine with warmup=, floor=",
             a.schedule_text);
-    if (strcmp(device, "cpu") != 0)
-        return fail(2, "train --device: no device '%s' in this build; there is cpu", device);
     m.data = a.data;
     a.model = pos[0];
     a.open = model_options(&m);
@@ -93,10 +92,11 @@ int cmd_train(int argc, char **argv) {
     a.train.seed = (uint64_t)seed;
     a.train.no_optimize = reference;
     a.train.accumulate = accumulate;
-    lathe_context *c = command_context(verbose, m.threads);
+    if (!a.train.device) a.train.device = "auto";
+    lathe_context *c = command_context_with(verbose, m.threads, compiled);
     if (!c) return 1;
     catch_signals();
     enum status st = train_run(c, &a);
-    lathe_context_destroy(c);
-    return a.started && st == ST_IO ? 1 : command_exit(st);
+    int code = command_end(c, st);
+    return a.started && st == ST_IO ? 1 : code;
 }

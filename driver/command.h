@@ -8,8 +8,14 @@
 #include "driver/session.h"
 
 /* A context that prints diagnostics: errors and warnings to stderr as "lathe: error: ...", notes
- * with --verbose only unless `notes`. NULL after a printed error. */
+ * with --verbose only unless `notes`. Compiled kernels are kept in $LATHE_CACHE_DIR, else
+ * $XDG_CACHE_HOME/lathe, else $HOME/.cache/lathe; NVIDIA's libraries are looked for in
+ * $LATHE_CUDA_LIBS first. NULL after a printed error. */
 lathe_context *command_context(bool notes, int64_t threads);
+/* And with a file of `lathe compile`. */
+lathe_context *command_context_with(bool notes, int64_t threads, const char *compiled);
+/* Destroy the context; the exit code for the last status, 1 when a GPU failed. */
+int command_end(lathe_context *c, enum status st);
 /* The process's exit code for a status. Something was printed already. */
 int command_exit(enum status st);
 
@@ -30,11 +36,14 @@ int cmd_eval(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_dump(int argc, char **argv);
 int cmd_opt(int argc, char **argv);
 int cmd_passes(int argc, char **argv);
 int cmd_ops(int argc, char **argv);
 int cmd_recipes(int argc, char **argv);
+int cmd_devices(int argc, char **argv);
+int cmd_compile(int argc, char **argv);
 extern const struct command commands[];
 extern const int command_count;
 const struct command *command_named(const char *name);

@@ -2,52 +2,60 @@
 /* forward.c - forward passes over a data source. */
 #include "driver/forward.h"
 #include "base/diag.h"
-#include "codegen/codegen.h"
+#include "driver/budget.h"
 #include <math.h>
 #include <string.h>
 
-enum status forward_init(struct forward *f, lathe_model *m, const struct train_options *train) {
+enum status forward_init(struct forward *f, lathe_model *m, const struct forward_options *o) {
     memset(f, 0, sizeof *f);
     f->model = m;
     arena_init(&f->arena, &m->owner->ctx);
     struct train_options t = {0};
-    if (train) t = *train;
+    if (o->train) t = *o->train;
     t.measure = true;
-    struct session_compile sc = {.training = false, .train = &t, .loss = train != NULL};
+    struct session_compile sc = {
+        .training = false, .train = &t, .recipe = o->recipe, .loss = o->train != NULL};
     TRY(session_graph(m, &sc, &f->graph));
-    struct codegen_options cg = {.threads = pool_threads(m->owner->pool)};
+    struct codegen_options cg = device_codegen(o->device, false);
     TRY(plan_build(f->graph, &cg, &f->plan));
-    return cpu_create(&m->owner->ctx, f->plan, m->owner->pool, &f->exec);
+    return budget_open(&f->exec, o->device, f->plan, m, &sc);
 }
 
 enum status forward_feed(struct forward *f, const struct data_source *src) {
     struct data_slot *slots;
     int n;
-    TRY(forward_slots(f->plan, f->exec, src, &f->arena, &slots, &n, &f->batch));
+    TRY(forward_slots(&f->exec, src, &f->arena, &slots, &n, &f->batch));
     return data_loader_create(&f->arena, src, slots, n, f->batch, 0, 0, false, &f->loader);
 }
 
 void forward_release(struct forward *f) {
-    cpu_destroy(f->exec);
+    backend_release(&f->exec);
     plan_destroy(f->plan);
     graph_destroy(f->graph);
     arena_reset(&f->arena);
     memset(f, 0, sizeof *f);
 }
 
-static void copy_weights(struct forward *f, lathe_trainer *t) {
+/* Through the host when one of the two is a GPU's, a tensor at a time. */
+static enum status copy_weights(struct forward *f, lathe_trainer *t) {
     for (uint32_t i = 1; i < f->plan->buffers.n; i++) {
         const struct plan_buffer *b = &f->plan->buffers.at[i];
         if (b->kind != BUF_PARAM && b->kind != BUF_STATE) continue;
         const char *name = interned(&f->plan->strings, b->name);
         buf_id from = plan_find(t->plan, b->kind, name);
         if (!from.i || t->plan->buffers.at[from.i].bytes != b->bytes || !b->bytes) continue;
-        memcpy(cpu_buffer_at(f->exec, (buf_id){i}), cpu_buffer_at(t->exec, from), (size_t)b->bytes);
+        struct arena_mark mark = arena_mark(&f->arena);
+        const void *at;
+        TRY(backend_view(&t->exec, from, &f->arena, &at));
+        TRY(backend_write(&f->exec, (buf_id){i}, at));
+        arena_rewind(&f->arena, mark);
     }
+    return ST_OK;
 }
 
-enum status forward_slots(const struct plan *p, struct cpu_exec *x, const struct data_source *src,
-                          struct arena *a, struct data_slot **slots, int *n, int64_t *batch) {
+enum status forward_slots(struct backend *x, const struct data_source *src, struct arena *a,
+                          struct data_slot **slots, int *n, int64_t *batch) {
+    const struct plan *p = x->plan;
     *slots = ARENA_ARRAY(a, struct data_slot, p->buffers.n);
     *n = 0;
     *batch = -1;
@@ -66,7 +74,7 @@ enum status forward_slots(const struct plan *p, struct cpu_exec *x, const struct
                 "input '%s' has first dimension %lld, others have %lld; the batch is not clear",
                 name, (long long)b->type.dims[0], (long long)*batch);
         *batch = b->type.dims[0];
-        (*slots)[(*n)++] = (struct data_slot){name, b->type, cpu_buffer_at(x, (buf_id){i}),
+        (*slots)[(*n)++] = (struct data_slot){name, b->type, backend_memory(x, (buf_id){i}),
                                               label && src->kind == DATA_TOKENS ? 1 : 0};
     }
     if (*n) return ST_OK;
@@ -114,8 +122,8 @@ void forward_label_hint(const struct graph *g, const struct data_source *src, co
  */
 enum status evaluator_init(struct evaluator *e, lathe_model *m, const char *path,
                            const lathe_model_options *options, const struct data_source *src,
-                           const struct train_options *train) {
-    TRY(forward_init(&e->whole, m, train));
+                           const struct forward_options *forward) {
+    TRY(forward_init(&e->whole, m, forward));
     TRY(forward_feed(&e->whole, src));
     int64_t left = data_items(e->whole.loader) % e->whole.batch;
     if (!left || !m->open_batch) return ST_OK;
@@ -125,7 +133,7 @@ enum status evaluator_init(struct evaluator *e, lathe_model *m, const char *path
     struct session_quiet quiet; /* the second model repeats what was said about the first */
     session_quiet_begin(&m->owner->ctx, &quiet);
     enum status st = (enum status)lathe_model_open(m->owner, path, &o, &e->rest_model);
-    if (st == ST_OK) st = forward_init(&e->rest, e->rest_model, train);
+    if (st == ST_OK) st = forward_init(&e->rest, e->rest_model, forward);
     session_quiet_end(&m->owner->ctx, &quiet);
     TRY(st);
     return forward_feed(&e->rest, src);
@@ -138,9 +146,9 @@ void evaluator_release(struct evaluator *e) {
     memset(e, 0, sizeof *e);
 }
 
-void evaluator_copy_weights(struct evaluator *e, lathe_trainer *t) {
-    copy_weights(&e->whole, t);
-    if (e->rest.exec) copy_weights(&e->rest, t);
+enum status evaluator_copy_weights(struct evaluator *e, lathe_trainer *t) {
+    TRY(copy_weights(&e->whole, t));
+    return e->rest.plan ? copy_weights(&e->rest, t) : ST_OK;
 }
 
 struct sums {
@@ -150,7 +158,7 @@ struct sums {
 };
 
 static double output_value(struct forward *f, buf_id at) {
-    return dtype_load(f->plan->buffers.at[at.i].type.dtype, cpu_buffer_at(f->exec, at));
+    return dtype_load(f->plan->buffers.at[at.i].type.dtype, backend_memory(&f->exec, at));
 }
 
 static enum status add_batch(struct forward *f, int64_t first, struct sums *s) {
@@ -158,7 +166,7 @@ static enum status add_batch(struct forward *f, int64_t first, struct sums *s) {
     buf_id count = plan_find(f->plan, BUF_OUTPUT, "loss.count");
     buf_id right = plan_find(f->plan, BUF_OUTPUT, "loss.right");
     data_load_from(f->loader, first);
-    TRY(cpu_run(f->exec, 0, f->plan->launches.n, false));
+    TRY(backend_run(&f->exec, 0, f->plan->launches.n, false));
     double targets = count.i ? output_value(f, count) : (double)f->batch;
     s->loss += output_value(f, loss) * targets;
     s->targets += targets;
@@ -174,7 +182,7 @@ enum status evaluator_run(struct evaluator *e, struct eval_result *out) {
     struct sums s = {0};
     int64_t items = data_items(e->whole.loader), batch = e->whole.batch;
     for (int64_t at = 0; at + batch <= items; at += batch) TRY(add_batch(&e->whole, at, &s));
-    if (e->rest.exec) TRY(add_batch(&e->rest, items - e->rest.batch, &s));
+    if (e->rest.plan) TRY(add_batch(&e->rest, items - e->rest.batch, &s));
     out->loss = s.targets > 0 ? s.loss / s.targets : NAN;
     out->accuracy = s.counted > 0 ? s.right / s.counted : NAN;
     out->samples = s.samples;
@@ -201,7 +209,7 @@ static int collect_outputs(struct forward *f, int64_t samples, struct arena *a,
         if (b->kind != BUF_OUTPUT) continue;
         struct collected *c = &list[n++];
         c->buffer = b;
-        c->from = cpu_buffer_at(f->exec, (buf_id){i});
+        c->from = backend_memory(&f->exec, (buf_id){i});
         c->batched = b->type.rank > 0 && b->type.dims[0] == f->batch;
         c->array.name = interned(&f->plan->strings, b->name);
         c->array.type = b->type;
@@ -235,7 +243,7 @@ enum status forward_run(struct forward *f, const struct data_source *src, const 
     int outs = collect_outputs(f, samples, a, list);
     for (int64_t at = 0; at < samples; at += f->batch) {
         data_load_from(f->loader, at);
-        TRY(cpu_run(f->exec, 0, f->plan->launches.n, false));
+        TRY(backend_run(&f->exec, 0, f->plan->launches.n, false));
         for (int k = 0; k < outs; k++) collect_batch(f, &list[k], samples, at);
     }
     struct array *arrays = ARENA_ARRAY(a, struct array, (size_t)outs + 1);

@@ -11,11 +11,14 @@ const struct command commands[] = {
     {"run",     "MODEL.onnx|RUN --data SRC -o OUT.npz", "Forward pass; every graph output by name.", cmd_run},
     {"info",    "MODEL.onnx [--json]", "Inputs, outputs, every parameter's treatment and why, ops, what is unsupported.", cmd_info},
     {"plan",    "MODEL.onnx [--batch N] [--json]", "Bytes by category, the peak and where, FLOPs, the largest batch that fits.", cmd_plan},
+    {"bench",   "MODEL.onnx|copy|gemm:M,N,K[:TYPE] [--device cuda] [--layer REGEX]", "A training step on random data, timed launch by launch.", cmd_bench},
+    {"compile", "MODEL.onnx -o FILE [--arch sm_90a] [options]", "The GPU kernels of a training step ahead of time; no GPU needed.", cmd_compile},
     {"dump",    "MODEL.onnx [--after PASS|all] [--stage graph|plan]", "The graph or plan as text.", cmd_dump},
     {"opt",     "FILE.lir|- --passes a,b,c", "Run passes on a graph in text form.", cmd_opt},
     {"passes",  "[show NAME]", "The passes, in order.", cmd_passes},
     {"ops",     "[show NAME]", "The ops of the graph IR.", cmd_ops},
     {"recipes", "[show NAME]", "The built-in recipes.", cmd_recipes},
+    {"devices", "[--json]", "Where a model can be trained: the CPU and every GPU.", cmd_devices},
 };
 // clang-format on
 const int command_count = (int)(sizeof commands / sizeof commands[0]);

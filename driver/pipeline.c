@@ -17,10 +17,13 @@ static const struct pass_info passes[] = {
     {"recognise", pass_recognise,  PASS_ALWAYS, true,  "find norms, GELU, SiLU and attention in decomposed exports"},
     {"cse",       pass_cse,        PASS_ALWAYS, true,  "compute equal things once"},
     {"loss",      pass_loss,       PASS_LOSS,   false, "append the loss"},
+    {"precision", pass_precision,  PASS_ALWAYS, false, "make the recipe's roundings explicit"},
     {"grad",      pass_grad,       PASS_TRAIN,  false, "reverse-mode differentiation by ordinary ops"},
     {"optimizer", pass_optimizer,  PASS_TRAIN,  false, "append clipping, optimizer steps and state updates"},
     {"simplify2", pass_simplify,   PASS_TRAIN,  true,  "clean up what differentiation left behind"},
     {"cse2",      pass_cse,        PASS_TRAIN,  true,  "share what forward and backward both compute"},
+    {"chunk_loss", pass_chunk_loss, PASS_LOSS,  true,  "score and differentiate logits in chunks of rows"},
+    {"save",      pass_save,       PASS_TRAIN,  true,  "compute cheap values again for the backward part"},
     {"dce",       pass_dce,        PASS_ALWAYS, true,  "drop what no output and no update needs"},
 };
 static const struct pass_order orders[] = {
@@ -28,10 +31,17 @@ static const struct pass_order orders[] = {
     {"simplify",  "recognise", "patterns are written against the simplified form"},
     {"recognise", "grad",      "composites have better gradients than their pieces"},
     {"loss",      "grad",      "there is nothing to differentiate before"},
+    {"loss",      "precision", "the loss is told from the model, and reads what is rounded"},
+    {"precision", "grad",      "gradients follow the types of the values"},
     {"grad",      "optimizer", "the optimizer consumes the gradients"},
     {"optimizer", "simplify2", "clipping and decay leave scalars to merge"},
     {"simplify2", "cse2",      "equal nodes are only equal once they are in one form"},
     {"cse2",      "dce",       "merged nodes leave dead ones"},
+    {"grad",      "chunk_loss", "a chunk is scored and differentiated in one go"},
+    {"cse2",      "chunk_loss", "forward and backward must name the same operands"},
+    {"chunk_loss", "dce",      "what was cut is dead"},
+    {"cse2",      "save",      "merging equal nodes would undo it"},
+    {"chunk_loss", "save",     "what is scored in chunks lies in the forward part"},
 };
 // clang-format on
 

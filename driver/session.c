@@ -3,8 +3,8 @@
  * them. */
 #include "driver/session.h"
 #include "base/diag.h"
-#include "codegen/codegen.h"
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static void errors_only(void *user, enum severity sev, enum status code, const char *origin,
@@ -22,6 +22,28 @@ void session_quiet_begin(struct ctx *c, struct session_quiet *q) {
 void session_quiet_end(struct ctx *c, const struct session_quiet *q) {
     c->report = q->report;
     c->report_user = q->user;
+}
+
+static void hold(void *user, enum severity sev, enum status code, const char *origin,
+                 const char *message) {
+    struct session_held *h = user;
+    if (sev != SEV_ERROR && h->sink.report)
+        h->sink.report(h->sink.user, sev, code, origin, message);
+    if (sev != SEV_ERROR || h->lines++) return;
+    snprintf(h->origin, sizeof h->origin, "%s", origin);
+    snprintf(h->text, sizeof h->text, "%s", message);
+}
+
+void session_hold_begin(struct ctx *c, struct session_held *h) {
+    h->sink = (struct session_quiet){c->report, c->report_user};
+    h->lines = 0;
+    h->origin[0] = h->text[0] = '\0';
+    c->report = hold;
+    c->report_user = h;
+}
+
+void session_hold_end(struct ctx *c, const struct session_held *h) {
+    session_quiet_end(c, &h->sink);
 }
 
 lathe_status session_guard(lathe_context *c, enum status (*body)(void *arg), void *arg) {
@@ -118,6 +140,18 @@ static enum status import_bound(lathe_model *m, const lathe_model_options *o) {
     return import(m, o, true);
 }
 
+static void keep_options(lathe_model *m, const lathe_model_options *o) {
+    struct arena *a = &m->arena;
+    lathe_model_options *to = &m->options;
+    *to = *o;
+    if (o->train_regex) to->train_regex = arena_strdup(a, o->train_regex);
+    if (o->freeze_regex) to->freeze_regex = arena_strdup(a, o->freeze_regex);
+    if (o->data) to->data = arena_strdup(a, o->data);
+    const char **map = ARENA_ARRAY(a, const char *, (size_t)o->nmap + 1);
+    for (int32_t i = 0; i < o->nmap; i++) map[i] = arena_strdup(a, o->map[i]);
+    to->map = map;
+}
+
 enum status session_open(lathe_context *c, const char *path, const lathe_model_options *o,
                          lathe_model *m) {
     static const lathe_model_options none = LATHE_MODEL_OPTIONS_INIT;
@@ -126,6 +160,7 @@ enum status session_open(lathe_context *c, const char *path, const lathe_model_o
     m->training = !o->inference;
     arena_init(&m->arena, &c->ctx);
     arena_init(&m->scratch, &c->ctx);
+    keep_options(m, o);
     TRY(onnx_load(&c->ctx, path, &m->file));
     return import_bound(m, o);
 }
@@ -135,6 +170,7 @@ enum status session_graph(lathe_model *m, const struct session_compile *o, struc
     struct pass_ctx pc = {.ctx = c,
                           .scratch = &m->scratch,
                           .eval = pipeline_eval,
+                          .recipe = o->recipe,
                           .train = o->training || o->loss ? o->train : NULL};
     struct pipeline_options po = {.training = o->training,
                                   .loss = o->loss,
@@ -182,9 +218,6 @@ enum status session_train_options(lathe_context *c, const lathe_train_options *o
     else
         return diag_error(x, ST_USAGE, "",
                           "no optimizer is called '%s'; there are adamw, adam, sgd", name);
-    if (o->recipe && strcmp(o->recipe, "fp32") != 0)
-        return diag_error(x, ST_USAGE, "", "no recipe is called '%s'; `lathe recipes` lists them",
-                          o->recipe);
     bool sgd = out->optimizer == OPT_SGD;
     if (sgd ? o->beta1 >= 0 || o->beta2 >= 0 || o->eps >= 0
             : o->momentum >= 0 || o->dampening >= 0 || o->nesterov)

@@ -3,17 +3,21 @@
 #ifndef LATHE_DRIVER_SESSION_H
 #define LATHE_DRIVER_SESSION_H
 
+#include "driver/backend.h"
 #include "driver/pipeline.h"
 #include "frontend/import.h"
 #include "include/lathe.h"
 #include "ir/plan.h"
-#include "runtime/cpu.h"
 #include "runtime/data.h"
 
 struct lathe_context {
     struct ctx ctx;
     struct pool *pool;
-    lathe_context_options options;
+    lathe_context_options options; /* without its texts, which are the three below */
+    struct arena arena;            /* of what lives as long as the context */
+    const char *cache_dir, *cuda_dir, *compiled;
+    struct device *devices;
+    bool device_failed; /* a GPU did, not a file */
 };
 
 /* Sizes of the symbols in a model's input shapes. */
@@ -27,6 +31,7 @@ struct lathe_model {
     struct arena arena;
     struct onnx_model *file;
     struct import_result import;
+    lathe_model_options options; /* with texts of its own */
     VEC(struct symbol_size) sizes;
     bool open_batch; /* the first dimension of an input is a symbol with a size in `sizes` */
     bool training;
@@ -39,7 +44,11 @@ struct lathe_trainer {
     const char *loss_text; /* the loss, spelled out */
     struct graph *graph;   /* after all passes; its arena holds constants that the plan points to */
     struct plan *plan;
-    struct cpu_exec *exec;
+    struct device *device;
+    struct recipe recipe;
+    struct backend exec;
+    struct arena arena;        /* views of what is on a GPU */
+    void **views;              /* per buffer, NULL until asked for */
     int64_t step;              /* updates done */
     int64_t micro, accumulate; /* micro-batches since the last update; per update */
     float *lr;                 /* the plan's input buffers, NULL when the plan has none */
@@ -58,6 +67,7 @@ struct session_compile {
     bool training, no_optimize;
     bool loss; /* forward graph with the loss of `train` appended */
     const struct train_options *train;
+    const struct recipe *recipe; /* NULL: numbers as the file has them */
     const char *stop_after;
     const char *
         *loss_text; /* where the loss goes, spelled out; lives with the graph; may be NULL */
@@ -79,6 +89,14 @@ struct session_quiet {
 };
 void session_quiet_begin(struct ctx *c, struct session_quiet *q);
 void session_quiet_end(struct ctx *c, const struct session_quiet *q);
+/* Between the two calls errors are not reported; the first one is kept with its words. */
+struct session_held {
+    struct session_quiet sink;
+    int lines;
+    char origin[200], text[2000];
+};
+void session_hold_begin(struct ctx *c, struct session_held *h);
+void session_hold_end(struct ctx *c, const struct session_held *h);
 
 /* Run `body` with a landing point; what unwinds comes back as a status. */
 lathe_status session_guard(lathe_context *c, enum status (*body)(void *arg), void *arg);

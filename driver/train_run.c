@@ -46,7 +46,8 @@ static enum status open_evaluation(struct run *r) {
     session_quiet_end(&r->c->ctx, &quiet);
     TRY(st);
     TRY(data_open(&r->arena, r->a->eval, o.map, o.nmap, &r->eval_data));
-    return evaluator_init(&r->eval, r->eval_model, r->a->model, &o, &r->eval_data, &r->options);
+    struct forward_options f = {r->trainer->device, &r->options, &r->trainer->recipe};
+    return evaluator_init(&r->eval, r->eval_model, r->a->model, &o, &r->eval_data, &f);
 }
 
 static enum status build_trainer(struct run *r) {
@@ -60,8 +61,7 @@ static enum status build_trainer(struct run *r) {
 }
 
 static enum status build_loader(struct run *r) {
-    TRY(forward_slots(r->trainer->plan, r->trainer->exec, &r->data, &r->arena, &r->slots,
-                      &r->nslots, &r->batch));
+    TRY(forward_slots(&r->trainer->exec, &r->data, &r->arena, &r->slots, &r->nslots, &r->batch));
     if (r->a->open.batch && r->a->open.batch != r->batch)
         return diag_error(&r->c->ctx, ST_USAGE, r->a->model,
                           "the batch is fixed at %" PRId64 " in this file, so --batch %" PRId64
@@ -85,12 +85,14 @@ static enum status count_steps(struct run *r) {
 
 /* Fresh weights: trained tensors of rank 2 and more from N(0, std); vectors keep the values of the
  * file. */
-static void randomise(struct run *r) {
+static enum status randomise(struct run *r) {
+    struct backend *x = &r->trainer->exec;
     uint64_t state = hash_combine(r->a->train.seed, 0x6c617468);
     for (uint32_t i = 1; i < r->trainer->plan->buffers.n; i++) {
         const struct plan_buffer *b = &r->trainer->plan->buffers.at[i];
         if (b->kind != BUF_PARAM || b->frozen || b->type.rank < 2) continue;
-        char *at = cpu_buffer_at(r->trainer->exec, (buf_id){i});
+        struct arena_mark mark = arena_mark(&r->arena);
+        char *at = arena_alloc(&r->arena, (size_t)b->bytes);
         size_t size = dtype_size(b->type.dtype);
         for (int64_t k = 0, n = type_count(&b->type); k < n; k++) {
             state = hash_combine(state, (uint64_t)k);
@@ -99,39 +101,50 @@ static void randomise(struct run *r) {
             double z = sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
             dtype_store(b->type.dtype, at + (size_t)k * size, z * r->a->init_random);
         }
+        TRY(backend_write(x, (buf_id){i}, at));
+        arena_rewind(&r->arena, mark);
     }
+    return ST_OK;
 }
 
 /* ---- checkpoints --------------------------------------------------------------------------------
  */
-/* Everything that a step changes, by the users' names; states and parameters may not share one. */
-static uint32_t kept_tensors(struct run *r, struct array **out) {
+/* Everything that a step changes, by the users' names; states and parameters may not share one.
+ * `ids` are their buffers; nothing is read yet. */
+static uint32_t kept_tensors(struct run *r, struct array **out, buf_id **ids) {
     const struct plan *p = r->trainer->plan;
     struct array *list = ARENA_ARRAY(&r->arena, struct array, p->buffers.n);
+    *ids = ARENA_ARRAY(&r->arena, buf_id, p->buffers.n);
     uint32_t n = 0;
     for (uint32_t i = 1; i < p->buffers.n; i++) {
         const struct plan_buffer *b = &p->buffers.at[i];
         if (b->kind != BUF_PARAM && b->kind != BUF_STATE) continue;
         const char *prefix = b->kind == BUF_PARAM ? "param/" : "state/";
-        list[n++] =
-            (struct array){arena_printf(&r->arena, "%s%s", prefix, interned(&p->strings, b->name)),
-                           b->type, cpu_buffer_at(r->trainer->exec, (buf_id){i})};
+        (*ids)[n] = (buf_id){i};
+        list[n++] = (struct array){
+            arena_printf(&r->arena, "%s%s", prefix, interned(&p->strings, b->name)), b->type, NULL};
     }
     *out = list;
     return n;
 }
 
-static enum status save(struct run *r) {
-    struct arena_mark mark = arena_mark(&r->arena);
+static enum status save_tensors(struct run *r) {
     struct array *list;
-    uint32_t n = kept_tensors(r, &list);
+    buf_id *ids;
+    uint32_t n = kept_tensors(r, &list, &ids);
+    for (uint32_t i = 0; i < n; i++)
+        TRY(backend_view(&r->trainer->exec, ids[i], &r->arena, &list[i].at));
     const char *state =
         arena_printf(&r->arena,
                      "{\"step\": %" PRId64 ", \"seed\": %" PRIu64 ", \"batch\": %" PRId64
                      ", \"accumulate\": %" PRId64 "}",
                      r->trainer->step, r->a->train.seed, r->batch, r->options.accumulate);
-    enum status st =
-        checkpoint_save(&r->arena, r->path, r->trainer->step, list, n, state, (int)r->a->keep);
+    return checkpoint_save(&r->arena, r->path, r->trainer->step, list, n, state, (int)r->a->keep);
+}
+
+static enum status save(struct run *r) {
+    struct arena_mark mark = arena_mark(&r->arena);
+    enum status st = save_tensors(r);
     arena_rewind(&r->arena, mark);
     return st;
 }
@@ -163,7 +176,8 @@ static enum status restore(struct run *r) {
     int64_t step;
     TRY(checkpoint_load(&r->arena, r->a->resume, &step, &saved, &state));
     struct array *list;
-    uint32_t n = kept_tensors(r, &list);
+    buf_id *ids;
+    uint32_t n = kept_tensors(r, &list, &ids);
     for (uint32_t i = 0; i < n; i++) {
         const struct array *s = arrays_find(&saved, list[i].name);
         if (!s || !type_equal(&s->type, &list[i].type))
@@ -171,8 +185,7 @@ static enum status restore(struct run *r) {
                 &r->c->ctx, ST_DATA, r->a->resume,
                 "the checkpoint %s tensor '%s'; it belongs to another model or optimizer",
                 s ? "has another type for" : "lacks", list[i].name);
-        size_t bytes = (size_t)type_bytes(&s->type);
-        if (bytes) memcpy((void *)(uintptr_t)list[i].at, s->at, bytes);
+        TRY(backend_write(&r->trainer->exec, ids[i], s->at));
     }
     if (saved.list.n > n)
         return diag_error(
@@ -189,14 +202,17 @@ static enum status restore(struct run *r) {
  */
 static const char *config_json(struct run *r) {
     const struct train_options *o = &r->options;
+    const struct device *d = r->trainer->device;
     static const char *const names[] = {"sgd", "adam", "adamw"};
     json_t *j = json_object();
     json_object_set_new(j, "lathe", json_string(lathe_version()));
     json_object_set_new(j, "model", json_string(r->a->model));
     json_object_set_new(j, "data", json_string(r->a->data));
     json_object_set_new(j, "loss", json_string(r->trainer->loss_text));
-    json_object_set_new(j, "recipe", json_string("fp32"));
-    json_object_set_new(j, "device", json_string("cpu"));
+    json_object_set_new(j, "recipe", json_string(r->trainer->recipe.name));
+    json_object_set_new(j, "device", json_string(d->id));
+    json_object_set_new(j, "device_name", json_string(d->name));
+    json_object_set_new(j, "device_arch", json_string(d->arch));
     json_object_set_new(j, "optimizer", json_string(names[o->optimizer]));
     json_object_set_new(j, "lr", json_real(r->a->train.lr));
     json_object_set_new(j, "betas", json_pack("[f,f]", o->beta1, o->beta2));
@@ -211,7 +227,8 @@ static const char *config_json(struct run *r) {
     json_object_set_new(j, "steps", json_integer(r->steps));
     json_object_set_new(j, "seed", json_integer((json_int_t)r->a->train.seed));
     json_object_set_new(j, "threads", json_integer(pool_threads(r->c->pool)));
-    json_object_set_new(j, "memory_bytes", json_integer((json_int_t)cpu_bytes(r->trainer->exec)));
+    json_object_set_new(j, "memory_bytes",
+                        json_integer((json_int_t)backend_bytes(&r->trainer->exec)));
     char *s = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     const char *copy = arena_strdup(&r->arena, s ? s : "{}");
@@ -251,14 +268,14 @@ static enum status log_step(struct run *r, const lathe_step *s, double lr, doubl
         {"grad_norm", s->grad_norm, false},
         {"ms", ms, false},
         {strcmp(unit, "tokens") == 0 ? "tokens_per_s" : "samples_per_s", rate, false},
-        {"memory_bytes", (double)cpu_bytes(r->trainer->exec), true},
+        {"memory_bytes", (double)backend_bytes(&r->trainer->exec), true},
     };
     return run_dir_log(r->dir, s->step, m, (int)(sizeof m / sizeof m[0]));
 }
 
 static enum status evaluate(struct run *r) {
     if (!r->a->eval) return ST_OK;
-    evaluator_copy_weights(&r->eval, r->trainer);
+    TRY(evaluator_copy_weights(&r->eval, r->trainer));
     struct eval_result e;
     TRY(evaluator_run(&r->eval, &e));
     struct metric m[] = {{"eval_loss", e.loss, false}, {"eval_accuracy", e.accuracy, false}};
@@ -280,7 +297,7 @@ static enum status dump_gradients(struct run *r) {
         const char *name = interned(&p->strings, b->name);
         if (b->kind == BUF_OUTPUT && strncmp(name, "grad/", 5) == 0)
             list[n++] =
-                (struct array){name + 5, b->type, cpu_buffer_at(r->trainer->exec, (buf_id){i})};
+                (struct array){name + 5, b->type, backend_memory(&r->trainer->exec, (buf_id){i})};
     }
     return safetensors_write(&r->c->ctx, r->a->dump_grads, list, n, NULL, 0);
 }
@@ -310,7 +327,7 @@ static enum status one_step(struct run *r, struct progress *progress) {
 }
 
 static void print_profile(struct run *r) {
-    const double *seconds = cpu_profile(r->trainer->exec, true);
+    const double *seconds = backend_profile(&r->trainer->exec, true);
     const struct plan *p = r->trainer->plan;
     double total = 0;
     for (uint32_t i = 0; i < p->launches.n; i++) total += seconds[i];
@@ -326,9 +343,9 @@ static enum status loop(struct run *r) {
                          .begin = sys_seconds(),
                          .first = r->first,
                          .steps = r->steps,
-                         .bytes = cpu_bytes(r->trainer->exec)};
+                         .bytes = backend_bytes(&r->trainer->exec)};
     p.per_step = items_per_batch(r, &p.unit);
-    if (r->a->profile) (void)cpu_profile(r->trainer->exec, true);
+    if (r->a->profile) (void)backend_profile(&r->trainer->exec, true);
     enum status st = ST_OK;
     while (st == ST_OK && r->trainer->step < r->steps && !*r->a->stop) st = one_step(r, &p);
     progress_end(&p);
@@ -353,7 +370,7 @@ static enum status set_up(struct run *r) {
     TRY(build_trainer(r));
     TRY(build_loader(r));
     TRY(count_steps(r));
-    if (r->a->init_random >= 0) randomise(r);
+    if (r->a->init_random >= 0) TRY(randomise(r));
     if (r->a->resume) TRY(restore(r));
     if (r->first >= r->steps)
         return diag_error(&r->c->ctx, ST_USAGE, r->a->resume ? r->a->resume : "",

@@ -3,7 +3,7 @@
  * losses that are not finite. Batches come from the caller. */
 #include "driver/trainer.h"
 #include "base/diag.h"
-#include "codegen/codegen.h"
+#include "driver/budget.h"
 #include <math.h>
 #include <string.h>
 
@@ -12,31 +12,37 @@ static enum status find_outputs(lathe_trainer *t) {
     buf_id loss = plan_find(t->plan, BUF_OUTPUT, "loss");
     buf_id norm = plan_find(t->plan, BUF_OUTPUT, "grad_norm");
     CHECK(c, loss.i && norm.i);
-    t->loss = cpu_buffer_at(t->exec, loss);
+    t->loss = backend_memory(&t->exec, loss);
     t->loss_type = t->plan->buffers.at[loss.i].type.dtype;
-    t->grad_norm = cpu_buffer_at(t->exec, norm);
+    t->grad_norm = backend_memory(&t->exec, norm);
     for (uint32_t i = 1; i < t->plan->buffers.n; i++) {
         const struct plan_buffer *b = &t->plan->buffers.at[i];
         if (b->kind != BUF_INPUT) continue;
         const char *role = interned(&t->plan->strings, b->role);
-        if (strcmp(role, "lr") == 0) t->lr = cpu_buffer_at(t->exec, (buf_id){i});
-        if (strcmp(role, "seed") == 0) t->seed = cpu_buffer_at(t->exec, (buf_id){i});
+        if (strcmp(role, "lr") == 0) t->lr = backend_memory(&t->exec, (buf_id){i});
+        if (strcmp(role, "seed") == 0) t->seed = backend_memory(&t->exec, (buf_id){i});
     }
     return ST_OK;
 }
 
 enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_options *options,
                          const struct train_options *train) {
+    struct ctx *c = &m->owner->ctx;
     t->model = m;
+    arena_init(&t->arena, c);
+    TRY(recipe_find(c, &t->arena, options->recipe, &t->recipe));
+    TRY(device_open(m->owner, options->device, "cpu", &t->device));
     struct session_compile sc = {.training = true,
                                  .no_optimize = options->no_optimize != 0,
                                  .train = train,
+                                 .recipe = &t->recipe,
                                  .loss_text = &t->loss_text};
     TRY(session_graph(m, &sc, &t->graph));
-    struct codegen_options cg = {.threads = pool_threads(m->owner->pool),
-                                 .no_fusion = options->no_optimize != 0};
+    struct codegen_options cg = device_codegen(t->device, sc.no_optimize);
+    cg.tf32 = t->recipe.tf32;
     TRY(plan_build(t->graph, &cg, &t->plan));
-    TRY(cpu_create(&m->owner->ctx, t->plan, m->owner->pool, &t->exec));
+    TRY(budget_open(&t->exec, t->device, t->plan, m, &sc));
+    t->views = ARENA_ARRAY(&t->arena, void *, t->plan->buffers.n);
     TRY(find_outputs(t));
     if (t->lr) *t->lr = (float)options->lr;
     t->seed_base = options->seed;
@@ -45,34 +51,40 @@ enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_opt
 }
 
 void trainer_release(lathe_trainer *t) {
-    cpu_destroy(t->exec);
+    backend_release(&t->exec);
     plan_destroy(t->plan);
     graph_destroy(t->graph);
+    arena_reset(&t->arena);
 }
 
 /* An input or a stored tensor that is not finite itself: bad data, or the last update overflowed.
  */
-static const char *nonfinite_tensor(const lathe_trainer *t) {
+static enum status nonfinite_tensor(lathe_trainer *t, struct arena *a, const char **name) {
+    *name = NULL;
     for (uint32_t i = 1; i < t->plan->buffers.n; i++) {
         const struct plan_buffer *b = &t->plan->buffers.at[i];
         bool given = b->kind == BUF_PARAM || b->kind == BUF_STATE || b->kind == BUF_INPUT;
         if (!given || !dtype_is_float(b->type.dtype)) continue;
-        const char *at = cpu_buffer_at(t->exec, (buf_id){i});
+        struct arena_mark mark = arena_mark(a);
+        const void *at;
+        TRY(backend_view(&t->exec, (buf_id){i}, a, &at));
         size_t size = dtype_size(b->type.dtype);
-        for (int64_t k = 0, n = type_count(&b->type); k < n; k++)
-            if (!isfinite(dtype_load(b->type.dtype, at + (size_t)k * size)))
-                return interned(&t->plan->strings, b->name);
+        for (int64_t k = 0, n = type_count(&b->type); k < n && !*name; k++)
+            if (!isfinite(dtype_load(b->type.dtype, (const char *)at + (size_t)k * size)))
+                *name = interned(&t->plan->strings, b->name);
+        arena_rewind(a, mark);
+        if (*name) return ST_OK;
     }
-    return NULL;
+    return ST_OK;
 }
 
 /* Nothing is updated before plan->first_update, so the launches up to there can be run again, this
  * time with every result checked. */
 static enum status explain_nonfinite(lathe_trainer *t, const char *what) {
     struct ctx *c = &t->model->owner->ctx;
-    enum status st = cpu_run(t->exec, 0, t->plan->first_update, true);
-    if (st != ST_OK) return st;
-    const char *tensor = nonfinite_tensor(t);
+    TRY(backend_run(&t->exec, 0, t->plan->first_update, true));
+    const char *tensor;
+    TRY(nonfinite_tensor(t, &t->arena, &tensor));
     if (tensor)
         return diag_error(
             c, ST_NONFINITE, tensor,
@@ -94,13 +106,13 @@ static void set_seed(lathe_trainer *t) {
 
 enum status trainer_step(lathe_trainer *t, lathe_step *result) {
     set_seed(t);
-    TRY(cpu_run(t->exec, 0, t->plan->first_update, false));
+    TRY(backend_run(&t->exec, 0, t->plan->first_update, false));
     result->loss = dtype_load(t->loss_type, t->loss);
     result->grad_norm = dtype_load(DT_f32, t->grad_norm);
     result->step = t->step + 1;
     if (!isfinite(result->loss)) return explain_nonfinite(t, "loss");
     if (!isfinite(result->grad_norm)) return explain_nonfinite(t, "gradient norm");
-    TRY(cpu_run(t->exec, t->plan->first_update, t->plan->launches.n, false));
+    TRY(backend_run(&t->exec, t->plan->first_update, t->plan->launches.n, false));
     if (++t->micro == t->accumulate) {
         t->micro = 0;
         t->step++;
@@ -110,27 +122,62 @@ enum status trainer_step(lathe_trainer *t, lathe_step *result) {
 
 enum status trainer_loss(lathe_trainer *t, double *loss) {
     set_seed(t);
-    TRY(cpu_run(t->exec, 0, t->plan->first_update, false));
+    TRY(backend_run(&t->exec, 0, t->plan->first_update, false));
     *loss = dtype_load(t->loss_type, t->loss);
     return ST_OK;
 }
 
-void trainer_view(lathe_trainer *t, buf_id b, lathe_tensor *out) {
+/* Memory that stays the same for every call: the buffer itself, or one copy of what is on a GPU. */
+enum status trainer_view(lathe_trainer *t, buf_id b, lathe_tensor *out) {
     const struct plan_buffer *p = &t->plan->buffers.at[b.i];
+    void *at = backend_memory(&t->exec, b);
+    memset(out, 0, sizeof *out);
+    if (!at && t->device->gpu) {
+        if (!t->views[b.i]) t->views[b.i] = arena_alloc(&t->arena, (size_t)p->bytes);
+        at = t->views[b.i];
+        TRY(backend_read(&t->exec, b, at));
+    }
     out->name = interned(&t->plan->strings, p->name);
     out->dtype = (lathe_dtype)dtype_to_onnx(p->type.dtype);
     out->rank = p->type.rank;
     out->shape = p->type.dims;
-    out->data = cpu_buffer_at(t->exec, b);
+    out->data = at;
     out->bytes = (size_t)p->bytes;
+    return ST_OK;
+}
+
+/* ---- export ------------------------------------------------------------------------------------
+ */
+struct export_job {
+    lathe_trainer *t;
+    const char *path;
+    const void **values; /* per buffer */
+};
+
+static buf_id trained(const lathe_trainer *t, const char *param) {
+    buf_id b = plan_find(t->plan, BUF_PARAM, param);
+    return b.i ? b : plan_find(t->plan, BUF_STATE, param);
 }
 
 static const void *trained_value(void *user, const char *param) {
-    lathe_trainer *t = user;
-    void *at = cpu_buffer(t->exec, BUF_PARAM, param);
-    return at ? at : cpu_buffer(t->exec, BUF_STATE, param);
+    const struct export_job *j = user;
+    return j->values[trained(j->t, param).i];
+}
+
+/* Everything is read before anything is written. */
+static enum status export_body(struct arena *a, void *user) {
+    struct export_job *j = user;
+    lathe_trainer *t = j->t;
+    const struct import_result *r = &t->model->import;
+    j->values = ARENA_ARRAY(a, const void *, t->plan->buffers.n);
+    for (uint32_t i = 0; i < r->nparams; i++) {
+        buf_id b = trained(t, r->params[i].name);
+        if (b.i) TRY(backend_view(&t->exec, b, a, &j->values[b.i]));
+    }
+    return onnx_export(t->model->file, r, trained_value, j, j->path);
 }
 
 enum status trainer_export(lathe_trainer *t, const char *path) {
-    return onnx_export(t->model->file, &t->model->import, trained_value, t, path);
+    struct export_job j = {.t = t, .path = path};
+    return arena_with_scratch(&t->model->owner->ctx, export_body, &j);
 }

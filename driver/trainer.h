@@ -15,7 +15,8 @@ void trainer_release(lathe_trainer *t);
  */
 enum status trainer_step(lathe_trainer *t, lathe_step *result) MUST_USE;
 enum status trainer_loss(lathe_trainer *t, double *loss) MUST_USE;
-void trainer_view(lathe_trainer *t, buf_id b, lathe_tensor *out);
+/* As lathe_trainer_get; `out` is zeroed on failure. */
+enum status trainer_view(lathe_trainer *t, buf_id b, lathe_tensor *out) MUST_USE;
 enum status trainer_export(lathe_trainer *t, const char *path) MUST_USE;
 
 #endif

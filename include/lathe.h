@@ -32,7 +32,7 @@
  *
  * Threads. A context and everything made from it is used by one thread at a time; different
  * contexts are independent. Worker threads belong to the context. Results are bit-identical for any
- * number of threads.
+ * number of threads. A GPU belongs to the context that first names it and is given back with it.
  *
  * Option structs start with their size; use the _INIT macros. Fields are only ever appended. */
 #ifndef LATHE_H
@@ -114,9 +114,13 @@ typedef struct lathe_context_options {
                    const char *message);
     void *report_user;
     int32_t threads; /* CPU threads, at most 1024; 0: as many as the process may use */
+    /* For GPUs; NULL for none. */
+    const char *cache_dir; /* folder in which compiled kernels are kept; made when needed */
+    const char *cuda_dir;  /* folder in which NVRTC, cuBLASLt and cuDNN are looked for first */
+    const char *compiled;  /* file of `lathe compile`: kernels that need no compiling */
 } lathe_context_options;
 #define LATHE_CONTEXT_OPTIONS_INIT                                                                 \
-    { sizeof(lathe_context_options), 0, 0, 0, 0, 0, 0 }
+    { sizeof(lathe_context_options), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Create a context. `options` may be NULL. Statuses: USAGE, OUT_OF_MEMORY. Thread safety: any
  * thread. */
@@ -168,7 +172,7 @@ typedef struct lathe_train_options {
     size_t size;
     const char *loss;      /* see `lathe train --help`; NULL: chosen when only one makes sense */
     const char *optimizer; /* "adamw" (NULL), "adam", "sgd" */
-    const char *recipe;    /* "fp32" (NULL) */
+    const char *recipe;    /* "fp32" (NULL), "bf16", another of `lathe recipes`, or a file */
     double lr;             /* learning rate of the first step; changed by lathe_trainer_set_lr */
     /* PyTorch's defaults where negative. Betas and eps are Adam's, momentum, dampening and nesterov
      * SGD's: USAGE with the other one. */
@@ -179,9 +183,12 @@ typedef struct lathe_train_options {
     int32_t keep_gradients; /* 1: lathe_trainer_get("grad/NAME") works */
     int32_t no_optimize;    /* 1: skip optimising passes and fusion (a reference to compare with) */
     int64_t accumulate;     /* micro-batches per update, up to 2^30 (0, 1: every step updates) */
+    /* "cpu" (NULL), "cuda" or "cuda:N" for a GPU, "auto" for the first GPU that can be used, else
+     * the CPU. On a GPU parameters and states stay there: see lathe_trainer_get. */
+    const char *device;
 } lathe_train_options;
 #define LATHE_TRAIN_OPTIONS_INIT                                                                   \
-    { sizeof(lathe_train_options), 0, 0, 0, 1e-3, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 1 }
+    { sizeof(lathe_train_options), 0, 0, 0, 1e-3, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 1, 0 }
 
 typedef struct lathe_step {
     size_t size;
@@ -193,8 +200,9 @@ typedef struct lathe_step {
     { sizeof(lathe_step), 0, 0, 0 }
 
 /* Compile the model for training. The model must outlive the trainer; all its dimensions must be
- * known. A model may have several trainers. Statuses: USAGE, UNSUPPORTED, SHAPE, TYPE,
- * OUT_OF_MEMORY. Thread safety: as the context's. */
+ * known. A model may have several trainers. Statuses: USAGE, UNSUPPORTED (also a device that cannot
+ * be used), SHAPE, TYPE, IO (the GPU failed), OUT_OF_MEMORY (of a GPU: with the largest batch that
+ * fits). Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_create(lathe_model *model, const lathe_train_options *options,
                                             lathe_trainer **out);
 LATHE_API void lathe_trainer_destroy(lathe_trainer *trainer);
@@ -210,7 +218,8 @@ LATHE_API lathe_status lathe_trainer_input_at(lathe_trainer *trainer, int32_t in
  * also when ignored labels (-100) leave one with fewer targets. LATHE_NONFINITE: the loss or
  * gradient norm is NaN or infinite; parameters and states are as before, `result` holds the values,
  * and the diagnostic names the op or tensor that it came from. LATHE_DATA: a label or index is out
- * of range; nothing was updated. Thread safety: as the context's. */
+ * of range; nothing was updated. LATHE_IO: the GPU failed, and what is on it cannot be trusted.
+ * Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_step(lathe_trainer *trainer, lathe_step *result);
 /* Loss on the current inputs without changing parameters or states: what lathe_trainer_step would
  * return next. The forward pass is the training one (batch statistics, dropout). Statuses: DATA.
@@ -220,14 +229,22 @@ LATHE_API lathe_status lathe_trainer_loss(lathe_trainer *trainer, double *loss);
  */
 LATHE_API lathe_status lathe_trainer_set_lr(lathe_trainer *trainer, double lr);
 /* A parameter, state or output by name (with keep_gradients also "grad/NAME"), else USAGE. The
- * memory is valid until the trainer is destroyed and changes with each step; parameters and states
- * may be written to. Thread safety: as the context's. */
+ * memory is valid until the trainer is destroyed. Outputs change with each step. Parameters and
+ * states do so on the CPU, where they may be written to; on a GPU they are a copy as of the last
+ * such call, and writing to it changes nothing: lathe_trainer_set works everywhere. IO: the GPU
+ * failed. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_get(lathe_trainer *trainer, const char *name,
                                          lathe_tensor *out);
 /* The same for parameters, trained and frozen, by index from 0; USAGE, without a line, past the
  * end. Thread safety: as the context's. */
 LATHE_API lathe_status lathe_trainer_param_at(lathe_trainer *trainer, int32_t index,
                                               lathe_tensor *out);
+/* Set a parameter or state by name: `bytes` packed elements of its type, USAGE with another number.
+ * IO: the GPU failed. Thread safety: as the context's. */
+LATHE_API lathe_status lathe_trainer_set(lathe_trainer *trainer, const char *name, const void *data,
+                                         size_t bytes);
+/* "cpu" or "cuda:N"; valid until the context is destroyed. Thread safety: as the context's. */
+LATHE_API const char *lathe_trainer_device(const lathe_trainer *trainer);
 /* Bytes held for tensors, as predicted by the plan. Thread safety: as the context's. */
 LATHE_API size_t lathe_trainer_bytes(const lathe_trainer *trainer);
 /* Write the trained weights into a copy of the user's own ONNX graph; past 1.9 GB they go to

@@ -55,6 +55,12 @@ static double cost_reduce(const struct graph *g, node_id n) {
     return count(g, node_in(g, n, 0));
 }
 
+static double cost_squares(const struct graph *g, node_id n) {
+    double sum = 0;
+    for (int k = 0; k < graph_node(g, n)->nin; k++) sum += 2 * count(g, node_in(g, n, k));
+    return sum;
+}
+
 static double cost_norm(const struct graph *g, node_id n) {
     double per = graph_node(g, n)->op == OP_rms_norm     ? 4
                  : graph_node(g, n)->op == OP_layer_norm ? 7

@@ -216,6 +216,8 @@ void graph_forward(struct graph *g, val_id old_value, val_id new_value);
 /* See the head of this file. Sources named input/param/state are kept even when unused: they are
  * the graph's interface. Returns true when anything changed. */
 bool graph_settle(struct graph *g);
+/* The same, with the nodes from `first_new` on, in their order, in front of node `before`. */
+bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before);
 
 /* uses: for value v, the using nodes are user[first[v] .. first[v+1]). Order is node order; a node
  * that uses v twice is listed twice. Outputs and updates are not listed; `live_out[v]` says v is

@@ -244,10 +244,16 @@ enum status infer_cross_entropy(struct infer *x) {
     struct type rows = {.dtype = DT_i64, .rank = 1};
     rows.dims[0] = x->in[0].dims[0];
     TRY(infer_want_type(x, 1, &rows, "labels"));
-    rows.dtype = x->in[0].dtype;
+    rows.dtype = x->in[0].dtype == DT_f64 ? DT_f64 : DT_f32;
     x->out[0] = rows;
     rows.dtype = DT_f32;
     x->out[1] = rows;
+    return ST_OK;
+}
+
+enum status infer_sum_squares(struct infer *x) {
+    for (int i = 0; i < x->nin; i++) TRY(infer_want_float(x, i));
+    x->out[0] = type_scalar(DT_f32);
     return ST_OK;
 }
 

@@ -21,6 +21,7 @@ const char *launch_name(enum launch_kind k) {
         [LAUNCH_attention] = "attention",
         [LAUNCH_attention_grad] = "attention_grad",
         [LAUNCH_cross_entropy] = "cross_entropy",
+        [LAUNCH_sum_squares] = "sum_squares",
         [LAUNCH_sgd] = "sgd",
         [LAUNCH_adam] = "adam",
     };

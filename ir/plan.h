@@ -126,8 +126,21 @@ struct plan_group {
  *   group             views by slot -> views by slot
  *   matmul            a [B..,M,K], b [B..,K,N] -> [B..,M,N]; equal batch rank, stride 0 repeats; of the two
  *                     matrix axes of each operand and the result, one has stride 1 (or size 1) and the other
- *                     stride >= max(1, its row length); f32 or f64. attr scale (default 1) multiplies the
- *                     product; attr add = true accumulates into the result
+ *                     stride >= max(1, its row length). a, b of f32, f64, bf16 or f16, summed in f32 (f64);
+ *                     result of the operands' type, or f32. result = scale (attr, default 1) * a b
+ *                     + bias + residual, rounded once: attr bias = true: next operand [N], stride 1, of the
+ *                     result's type, added to every row; attr residual = true: last operand, of the result's
+ *                     shape, type and row order; the result may alias it. With either, rows of the result are
+ *                     contiguous and K > 0. attr add = true accumulates into the result. attr tf32 = true: the
+ *                     GPU may round f32 operands to TF32. What the lowering folds into a launch (nothing in the
+ *                     reference mode), each value in between having no other use:
+ *                       mul(p, scalar const)          scale
+ *                       add(p, row [N])               bias, where the sum has to be in memory
+ *                       add(p, r)                     residual, where the sum has to be in memory or has several
+ *                                                     uses, and r is in memory anyway
+ *                       add(p, q), p and q products   residual, in place of q: accumulates
+ *                       cast_f32(p), p bf16 or f16    f32 result, where it has to be in memory
+ *                       cast_bf16(.. cast_f32(p) ..)  the forms above, computed in f32 and rounded once
  *   conv, conv_input_grad, conv_weight_grad   contiguous; attrs as in ops.def; 1 to 3 spatial axes
  *   max_pool          x contiguous -> y, index contiguous
  *   argmax, cumsum    contiguous, attr axis
@@ -137,8 +150,11 @@ struct plan_group {
  *   attention         q, k, v[, mask expanded to 4-D with stride 0] -> y, lse; last axis has stride 1
  *   attention_grad    q, k, v, y, lse, g[, mask] -> dq, dk, dv; last axis has stride 1
  *   cross_entropy     logits [R,C] (row stride any, last stride 1), labels [R] -> loss [R], lse [R]
- *   sgd, adam         operands and results as in ops.def, contiguous; results may alias w, buf/m, v; one more
- *                     operand (f32 scalar), if present, multiplies the gradient first
+ *   sum_squares       x.. contiguous floats -> f32 scalar: the sum of the squares of all elements
+ *   sgd, adam         w, g, then buf or m, v of each parameter in turn (attr count, default 1: how many), then
+ *                     lr, step -> the new w and buf or m, v of each; contiguous; g may be f16 or bf16 where w
+ *                     is f32; results may alias the operands that they replace; one more operand (f32 scalar),
+ *                     if present, multiplies the gradients first
  * attrs hold every attribute of the op but shapes, defaults filled in. Launches whose results are all empty are
  * left out. Sums over batch or space in fixed order: results do not depend on the number of threads. */
 // clang-format on
@@ -158,6 +174,7 @@ enum launch_kind {
     LAUNCH_attention,
     LAUNCH_attention_grad,
     LAUNCH_cross_entropy,
+    LAUNCH_sum_squares,
     LAUNCH_sgd,
     LAUNCH_adam,
     LAUNCH_COUNT
@@ -186,8 +203,10 @@ const int64_t *launch_ints(const struct plan_launch *l, enum attr_key k, int *n)
  * into their configuration, so that a call's arguments are pointers alone: the operands' first
  * elements, the results', the workspace when the launch has one, and the launch's fault word (u64,
  * all ones before a step; the least of position << 24 | index + 2^23 of bad indices, the index cut
- * to 24 bits). All calls of a launch get the same arguments and run in order. Kernels with equal
- * text are one kernel. A launch without calls is a library product: its kind says which. */
+ * to 24 bits). A call with `table` gets one argument instead: where these pointers lie in the GPU's
+ * memory, one after the other. All calls of a launch get the same arguments and run in order.
+ * Kernels with equal text are one kernel. A launch without calls is a library product: its kind
+ * says which. */
 struct plan_kernel {
     str_id entry;       /* extern "C" name */
     str_id file;        /* embedded source file, e.g. "group.cu" */
@@ -199,6 +218,7 @@ struct plan_kernel {
 struct plan_call {
     uint32_t kernel;                 /* index into plan.kernels */
     uint32_t grid[3], block, shared; /* blocks, threads per block, dynamic shared memory in bytes */
+    bool table; /* arguments by a table in memory; the same for all calls of a launch */
 };
 
 struct plan {

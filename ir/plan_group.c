@@ -352,6 +352,8 @@ static void choose_blocks(struct builder *b, int64_t elem) {
         y->block_cols = least(TILE_COLS, y->cols);
     } else if (y->cols <= 2 * size) {
         y->block_rows = most(1, least(size / most(y->cols, 1), y->rows));
+        /* Column sums add four rows at a time: the same four whatever else the group computes. */
+        if (y->ncolsum && y->block_rows > 4) y->block_rows -= y->block_rows % 4;
     } else {
         y->block_cols = size;
         b->multi = y->mode == GROUP_ROW && y->nstages > 1;

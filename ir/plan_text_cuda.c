@@ -44,6 +44,7 @@ void plan_put_calls(const struct plan *p, const struct plan_launch *l, struct bu
         buf_printf(out, "%s%u grid [%u, %u, %u] block %u", k ? ", " : " calls (", c->kernel,
                    c->grid[0], c->grid[1], c->grid[2], c->block);
         if (c->shared) buf_printf(out, " shared %u", c->shared);
+        if (c->table) buf_puts(out, " table");
     }
     if (l->ncalls) buf_puts(out, ")");
 }
@@ -116,6 +117,9 @@ enum status plan_parse_calls(struct lexer *l, struct plan *p, struct plan_launch
         TRY(lex_want_word(l, "block"));
         TRY(want_number(l, 1, 1024, &c.block));
         if (lex_take_word(l, "shared")) TRY(want_number(l, 1, INT32_MAX, &c.shared));
+        c.table = lex_take_word(l, "table");
+        if (q->ncalls && c.table != p->calls.at[q->first_call].table)
+            return lex_fail(l, "either all calls of a launch take a table or none");
         vec_push(&p->arena, &p->calls, c);
         q->ncalls++;
     } while (lex_take(l, ','));
@@ -130,7 +134,7 @@ bool plan_same_calls(const struct plan *a, const struct plan_launch *x, const st
         const struct plan_call *c = &a->calls.at[x->first_call + k];
         const struct plan_call *d = &b->calls.at[y->first_call + k];
         if (c->kernel != d->kernel || c->block != d->block || c->shared != d->shared ||
-            memcmp(c->grid, d->grid, sizeof c->grid) != 0)
+            c->table != d->table || memcmp(c->grid, d->grid, sizeof c->grid) != 0)
             return false;
     }
     return true;

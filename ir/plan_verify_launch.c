@@ -2,6 +2,7 @@
 /* plan_verify_launch.c - what each launch kind demands: operand counts, layouts, element types, and
  * the form of group programs. */
 #include "ir/plan_verify.h"
+#include "ir/plan_work.h"
 
 /* Operand and result counts, and which operands (bits) need not be dense. */
 struct kind_rule {
@@ -10,7 +11,7 @@ struct kind_rule {
 };
 static const struct kind_rule rules[LAUNCH_COUNT] = {
     [LAUNCH_group] = {0, 255, 0, 255, 255},
-    [LAUNCH_matmul] = {2, 2, 1, 3, 1},
+    [LAUNCH_matmul] = {2, 4, 1, 15, 1},
     [LAUNCH_conv] = {2, 2, 1, 0, 0},
     [LAUNCH_conv_input_grad] = {2, 2, 1, 0, 0},
     [LAUNCH_conv_weight_grad] = {2, 2, 1, 0, 0},
@@ -24,8 +25,9 @@ static const struct kind_rule rules[LAUNCH_COUNT] = {
     [LAUNCH_attention] = {3, 4, 2, 0xf, 1},
     [LAUNCH_attention_grad] = {6, 7, 3, 0x6f, 7},
     [LAUNCH_cross_entropy] = {2, 2, 2, 1, 0},
-    [LAUNCH_sgd] = {5, 6, 2, 0, 0},
-    [LAUNCH_adam] = {6, 7, 3, 0, 0},
+    [LAUNCH_sum_squares] = {1, 255, 1, 0, 0},
+    [LAUNCH_sgd] = {5, 255, 0, 0, 0}, /* check_optimizer */
+    [LAUNCH_adam] = {6, 255, 0, 0, 0},
 };
 
 /* ---- matrices ------------------------------------------------------------------------------ */
@@ -36,6 +38,32 @@ static bool matrix_ok(const struct plan_view *v) {
     bool rows = (n == 1 || sn == 1) && (m == 1 || sm >= (n > 1 ? n : 1));
     bool cols = (m == 1 || sm == 1) && (n == 1 || sn >= (m > 1 ? m : 1));
     return rows || cols;
+}
+
+static bool by_rows(const struct plan_view *v) {
+    return v->dims[v->rank - 1] == 1 || v->strides[v->rank - 1] == 1;
+}
+
+/* Bias and residual of a product. */
+static void check_addends(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct plan_view *y = &l->out[0], *add = &l->in[2];
+    bool bias = launch_int(l, ATTR_bias, 0), residual = launch_int(l, ATTR_residual, 0);
+    if (l->nin != 2u + bias + residual) {
+        plan_fault(v, "launch %u: %u operands of a matmul", k, l->nin);
+        return;
+    }
+    if (!bias && !residual) return;
+    if (!by_rows(y) || l->in[0].dims[y->rank - 1] == 0)
+        plan_fault(v, "launch %u: a result that is added to needs rows and K > 0", k);
+    if (bias && (add->rank != 1 || add->dims[0] != y->dims[y->rank - 1] || !view_contiguous(add) ||
+                 add->dtype != y->dtype))
+        plan_fault(v, "launch %u: bias of a matmul", k);
+    if (!residual) return;
+    add += bias;
+    bool fits = add->rank == y->rank && add->dtype == y->dtype;
+    for (int d = 0; fits && d < y->rank; d++) fits = add->dims[d] == y->dims[d];
+    if (!fits || !matrix_ok(add) || !by_rows(add))
+        plan_fault(v, "launch %u: residual of a matmul", k);
 }
 
 static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
@@ -51,9 +79,13 @@ static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_lau
     if (!fits) plan_fault(v, "launch %u: matmul shapes do not fit", k);
     if (!matrix_ok(a) || !matrix_ok(b) || !matrix_ok(y))
         plan_fault(v, "launch %u: a matmul operand has no matrix layout", k);
-    if ((a->dtype != DT_f32 && a->dtype != DT_f64) || a->dtype != b->dtype || a->dtype != y->dtype)
-        plan_fault(v, "launch %u: matmul of %s, %s -> %s", k, dtype_name(a->dtype),
-                   dtype_name(b->dtype), dtype_name(y->dtype));
+    enum dtype t = a->dtype;
+    bool low = t == DT_bf16 || t == DT_f16;
+    if ((!low && t != DT_f32 && t != DT_f64) || b->dtype != t ||
+        (y->dtype != t && !(low && y->dtype == DT_f32)))
+        plan_fault(v, "launch %u: matmul of %s, %s -> %s", k, dtype_name(t), dtype_name(b->dtype),
+                   dtype_name(y->dtype));
+    check_addends(v, k, l);
 }
 
 static bool last_axis_ok(const struct plan_view *v) {
@@ -64,13 +96,50 @@ static bool last_axis_ok(const struct plan_view *v) {
 static void check_layer(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
     const struct kind_rule *r = &rules[l->kind];
     for (uint32_t j = 0; j < l->nin; j++) {
-        bool ok = r->loose_in >> j & 1 ? last_axis_ok(&l->in[j]) : view_contiguous(&l->in[j]);
+        bool ok =
+            j < 8 && r->loose_in >> j & 1 ? last_axis_ok(&l->in[j]) : view_contiguous(&l->in[j]);
         if (!ok) plan_fault(v, "launch %u (%s): layout of operand %u", k, launch_name(l->kind), j);
     }
     for (uint32_t j = 0; j < l->nout; j++) {
         bool ok = r->loose_out >> j & 1 ? last_axis_ok(&l->out[j]) : view_contiguous(&l->out[j]);
         if (!ok) plan_fault(v, "launch %u (%s): layout of result %u", k, launch_name(l->kind), j);
     }
+}
+
+/* ---- optimizers ---------------------------------------------------------------------------- */
+static bool small_float(enum dtype t) {
+    return t == DT_f16 || t == DT_bf16;
+}
+
+static void check_optimizer(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    struct optimizer_form f = plan_optimizer(l);
+    const char *name = launch_name(l->kind);
+    if (f.count < 1 || f.count > l->nin / f.each || l->nout != f.count * f.kept ||
+        (l->nin != f.lr + 2 && l->nin != f.lr + 3)) {
+        plan_fault(v, "launch %u (%s): %u operands, %u results for %lld parameters", k, name,
+                   l->nin, l->nout, (long long)launch_int(l, ATTR_count, 1));
+        return;
+    }
+    for (uint32_t p = 0; p < f.count; p++) {
+        const struct plan_view *in = &l->in[p * f.each], *out = &l->out[p * f.kept];
+        enum dtype t = in[0].dtype;
+        int64_t n = view_count(&in[0]);
+        bool ok = (t == DT_f32 || t == DT_f64) && t == l->in[0].dtype;
+        for (uint32_t j = 1; j < f.each; j++)
+            ok &= view_count(&in[j]) == n &&
+                  (in[j].dtype == t || (j == 1 && t == DT_f32 && small_float(in[j].dtype)));
+        for (uint32_t j = 0; j < f.kept; j++) ok &= view_count(&out[j]) == n && out[j].dtype == t;
+        if (!ok)
+            plan_fault(v, "launch %u (%s): element types or sizes of parameter %u", k, name, p);
+    }
+    for (uint32_t j = f.lr; j < l->nin; j++)
+        if (view_count(&l->in[j]) != 1) plan_fault(v, "launch %u (%s): operand %u", k, name, j);
+}
+
+static void check_sum_squares(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    bool ok = l->out[0].dtype == DT_f32 && view_count(&l->out[0]) == 1;
+    for (uint32_t j = 0; j < l->nin; j++) ok &= dtype_is_float(l->in[j].dtype);
+    if (!ok) plan_fault(v, "launch %u (sum_squares): element types or the result's size", k);
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -210,4 +279,6 @@ void plan_check_launch(struct plan_check *v, uint32_t k, const struct plan_launc
         check_matmul(v, k, l);
     else
         check_layer(v, k, l);
+    if (l->kind == LAUNCH_adam || l->kind == LAUNCH_sgd) check_optimizer(v, k, l);
+    if (l->kind == LAUNCH_sum_squares) check_sum_squares(v, k, l);
 }

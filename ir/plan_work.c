@@ -90,12 +90,58 @@ int64_t plan_attention_rows(int64_t queries, int64_t keys) {
     return clamp(rows, 1, queries > 0 ? queries : 1);
 }
 
-static int64_t attention_bytes(const struct plan_launch *l, int threads) {
-    bool grad = l->kind == LAUNCH_attention_grad;
+int64_t plan_attention_scores(const struct plan_launch *l) {
     const struct plan_view *q = &l->in[0], *k = &l->in[1];
-    int64_t keys = k->dims[2], rows = plan_attention_rows(q->dims[2], keys);
-    int64_t elem = (int64_t)dtype_size(q->dtype);
-    return threads * (grad ? 2 : 1) * round64(rows * keys * elem);
+    int64_t rows = plan_attention_rows(q->dims[2], k->dims[2]);
+    return round64(rows * k->dims[2] * (q->dtype == DT_f64 ? 8 : 4));
+}
+
+int64_t plan_attention_scratch(const struct plan_launch *l) {
+    const struct plan_view *q = &l->in[0], *k = &l->in[1], *v = &l->in[2];
+    int64_t parts = l->kind == LAUNCH_attention_grad ? 2 : 1; /* values and their gradients */
+    int64_t bytes = parts * plan_attention_scores(l), width = q->dims[3] + v->dims[3];
+    if (dtype_size(q->dtype) != 2) return bytes;
+    int64_t rows = plan_attention_rows(q->dims[2], k->dims[2]);
+    return bytes + round64(parts * (rows + k->dims[2]) * width * 4);
+}
+
+/* ---- optimizers -------------------------------------------------------------------------------
+ */
+struct optimizer_form plan_optimizer(const struct plan_launch *l) {
+    struct optimizer_form f = {.kept = l->kind == LAUNCH_adam ? 3 : 2};
+    int64_t count = launch_int(l, ATTR_count, 1);
+    f.each = f.kept + 1;
+    f.count = count >= 1 && count <= l->nin ? (uint32_t)count : 0;
+    f.lr = f.count * f.each;
+    return f;
+}
+
+int64_t plan_squares_pieces(const struct plan_launch *l) {
+    int64_t n = 0;
+    for (uint32_t k = 0; k < l->nin; k++) n += ceil_div(view_count(&l->in[k]), SQUARES_PIECE);
+    return n;
+}
+
+int64_t plan_scatter_lists(const struct plan_launch *l) {
+    const struct plan_view *y = &l->out[0];
+    if (!dtype_is_float(y->dtype) || dtype_size(y->dtype) != 2) return 0;
+    return round64((y->dims[launch_int(l, ATTR_axis, 0)] + view_count(&l->in[0])) * 4);
+}
+
+/* ---- products ---------------------------------------------------------------------------------
+ */
+struct product_blocks plan_product_blocks(const struct plan_launch *l) {
+    enum { TILE_M = 256, TILE_N = 512, DEPTH = 512 };
+    const struct plan_view *a = &l->in[0], *y = &l->out[0];
+    struct product_blocks r = {.m = clamp(y->dims[y->rank - 2], 1, TILE_M),
+                               .n = clamp(y->dims[y->rank - 1], 1, TILE_N),
+                               .k = clamp(a->dims[a->rank - 1], 1, DEPTH)};
+    if (a->dtype != DT_bf16 && a->dtype != DT_f16) return r;
+    int64_t elem = (int64_t)sizeof(float);
+    r.b = round64(r.m * r.k * elem);
+    r.c = r.b + round64(r.k * r.n * elem);
+    r.thread_bytes = r.c + round64(r.m * r.n * elem);
+    return r;
 }
 
 int64_t group_rows(const struct plan_group *g) {
@@ -135,11 +181,14 @@ int64_t launch_workspace(const struct plan *p, const struct plan_launch *l) {
     int threads = p->threads > 0 ? p->threads : 1;
     switch (l->kind) {
     case LAUNCH_group: return group_bytes(p, l, threads);
+    case LAUNCH_matmul: return threads * plan_product_blocks(l).thread_bytes;
     case LAUNCH_conv:
     case LAUNCH_conv_input_grad:
     case LAUNCH_conv_weight_grad: return conv_bytes(l, threads);
     case LAUNCH_attention:
-    case LAUNCH_attention_grad: return attention_bytes(l, threads);
+    case LAUNCH_attention_grad: return threads * plan_attention_scratch(l);
+    case LAUNCH_scatter_rows: return plan_scatter_lists(l);
+    case LAUNCH_sum_squares: return round64(plan_squares_pieces(l) * (int64_t)sizeof(double));
     default: return 0;
     }
 }

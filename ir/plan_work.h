@@ -30,6 +30,35 @@ int64_t plan_conv_channels(const struct conv_shape *s, bool weight_grad);
 
 /* Query rows per piece of attention over `keys` keys. */
 int64_t plan_attention_rows(int64_t queries, int64_t keys);
+/* Scratch bytes of one thread, a multiple of 64: the scores of a block of queries, for the gradient
+ * once more; then, for element types of 2 bytes, one head's operands and results in f32. */
+int64_t plan_attention_scores(const struct plan_launch *l); /* bytes of one block of scores */
+int64_t plan_attention_scratch(const struct plan_launch *l);
+
+/* ---- optimizers -------------------------------------------------------------------------------
+ * How the operands of sgd and adam are laid out. */
+struct optimizer_form {
+    uint32_t count;      /* parameters; 0: the launch does not say a sound number */
+    uint32_t each, kept; /* operands and results of one */
+    uint32_t lr;         /* operand; then step and perhaps the gradients' factor */
+};
+struct optimizer_form plan_optimizer(const struct plan_launch *l);
+/* sum_squares: elements that one piece adds up. Pieces are tasks; none spans two operands. */
+enum { SQUARES_PIECE = 65536 };
+int64_t plan_squares_pieces(const struct plan_launch *l);
+
+/* scatter_rows of bf16 or f16 keeps a list of updates for each destination, 4 bytes for each
+ * destination and each index; 0 for other types, which add in place. */
+int64_t plan_scatter_lists(const struct plan_launch *l);
+
+/* ---- products of bf16 and f16 ------------------------------------------------------------------
+ * Each thread widens blocks of its operands to f32 and keeps the sums of one tile in f32. */
+struct product_blocks {
+    int64_t m, n, k;      /* largest tile, and depth of one block */
+    int64_t a, b, c;      /* bytes into the thread's scratch */
+    int64_t thread_bytes; /* a multiple of 64; 0: operands are used as they are */
+};
+struct product_blocks plan_product_blocks(const struct plan_launch *l);
 
 /* ---- fused groups ----------------------------------------------------------------------------
  * Axes are merged where every view allows it, and the iteration space becomes rows x cols, computed

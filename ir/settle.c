@@ -153,6 +153,10 @@ static void compact(struct settle *s) {
 }
 
 bool graph_settle(struct graph *g) {
+    return graph_settle_at(g, g->nodes.n, (node_id){g->nodes.n});
+}
+
+bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
     struct arena *a = &g->arena;
     struct arena_mark start = arena_mark(a); /* no table of the graph grows before the rewind */
     struct settle s = {.g = g};
@@ -165,8 +169,10 @@ bool graph_settle(struct graph *g) {
     s.sources = ARENA_ARRAY(a, uint32_t, g->nodes.n);
     s.new_value = ARENA_ARRAY(a, uint32_t, g->values.n);
     mark_live(&s);
-    for (uint32_t n = 1; n < g->nodes.n; n++)
-        if (s.live[n]) place_with_operands(&s, n);
+    const uint32_t range[3][2] = {{1, before.i}, {first_new, g->nodes.n}, {before.i, first_new}};
+    for (int k = 0; k < 3; k++)
+        for (uint32_t n = range[k][0]; n < range[k][1]; n++)
+            if (s.live[n]) place_with_operands(&s, n);
     bool moved = s.norder + 1 != g->nodes.n;
     for (uint32_t k = 0; k < s.norder && !moved; k++) moved = s.order[k] != k + 1;
     if (moved) compact(&s);

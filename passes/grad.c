@@ -21,7 +21,8 @@ struct grad {
     uint32_t values; /* forward values: [1, values) */
     bool *want;      /* by value: depends on a trained param */
     struct grad_part **first, **last;
-    val_id *sum; /* by value: the complete gradient, once its node is visited */
+    val_id *sum;  /* by value: the complete gradient, once its node is visited */
+    val_id *kept; /* by value: its rounded form where there is one, so that only that is kept */
 };
 
 static grad_rule *const rules[OP_COUNT] = {
@@ -73,8 +74,22 @@ static void add_part(struct grad *d, val_id v, val_id grad, node_id slice) {
     d->last[v.i] = p;
 }
 
+/* v in f32; what was f32 before it was rounded is taken as it was. */
+static val_id widened(struct graph *g, val_id v, str_id o) {
+    if (val_op(g, v) == OP_cast) {
+        val_id x = node_in(g, val_def(g, v), 0);
+        if (val_type(g, x)->dtype == DT_f32) return x;
+    }
+    return build_cast(g, v, DT_f32, o);
+}
+
+/* Gradients of 16 bits add up in f32 and are rounded once. */
 static val_id plus(struct graph *g, val_id a, val_id b, str_id o) {
-    return a.i ? build_2(g, OP_add, a, b, o) : b;
+    if (!a.i) return b;
+    enum dtype t = val_type(g, a)->dtype;
+    if (t != DT_bf16 && t != DT_f16) return build_2(g, OP_add, a, b, o);
+    val_id sum = build_2(g, OP_add, widened(g, a, o), widened(g, b, o), o);
+    return build_cast(g, sum, t, o);
 }
 
 /* A slice as seen from its operand. */
@@ -278,11 +293,25 @@ static enum status visit(struct grad *d, node_id n) {
     if (node.nin > 0) s.a = node_in(g, n, 0);
     if (node.nin > 1) s.b = node_in(g, n, 1);
     s.dy = d->sum[s.y.i];
+    if (node.nout == 1 && d->kept[s.y.i].i) s.y = d->kept[s.y.i];
     if (!s.dy.i) {
         struct type t = *val_type(g, s.y);
         s.dy = build_full(g, &t, 0.0, s.o);
     }
     return rules[node.op](&s);
+}
+
+/* y as f32 of the 16-bit value that it was rounded to: what later nodes read in its place. */
+static void find_kept(struct grad *d, uint32_t nodes) {
+    struct graph *g = d->g;
+    for (uint32_t i = 1; i < nodes; i++) {
+        node_id n = {i};
+        if (graph_node(g, n)->op != OP_cast) continue;
+        val_id low = node_in(g, n, 0), v = node_out(g, n, 0);
+        if (val_op(g, low) != OP_cast || dtype_size(val_type(g, low)->dtype) != 2) continue;
+        val_id y = node_in(g, val_def(g, low), 0);
+        if (type_equal(val_type(g, y), val_type(g, v))) d->kept[y.i] = v;
+    }
 }
 
 static val_id find_output(const struct graph *g, const char *name) {
@@ -332,8 +361,10 @@ enum status pass_grad(struct pass_ctx *c, struct graph *g) {
     d.first = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
     d.last = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
     d.sum = ARENA_ARRAY(d.scratch, val_id, d.values);
+    d.kept = ARENA_ARRAY(d.scratch, val_id, d.values);
     uint32_t nodes = g->nodes.n;
     mark_wanted(&d);
+    find_kept(&d, nodes);
     if (d.want[loss.i]) {
         /* Micro-batches add up to the mean over the whole batch. */
         double weight =

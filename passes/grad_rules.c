@@ -44,8 +44,14 @@ UNARY(tanh,    MUL(g, PLUS(NEG(MUL(y, y)), 1.0)))
 UNARY(erf,     K(MUL(g, F(exp, NEG(MUL(x, x)))), 2.0 / sqrt(PI)))
 UNARY(sigmoid, MUL(g, MUL(y, PLUS(NEG(y), 1.0))))
 UNARY(relu,    e_where(s, e_2(s, OP_lt, e_num(s, x, 0.0), x), g, e_num(s, g, 0.0)))
-UNARY(cast,    g) /* grad_acc casts back */
 // clang-format on
+
+/* grad_acc casts back. A parameter's gradient that was added up in f32 goes to it as it was. */
+enum status grad_cast(struct grad_node *s) {
+    val_id g = s->dy, wide = val_op(s->g, g) == OP_cast ? node_in(s->g, val_def(s->g, g), 0) : g;
+    bool same = val_type(s->g, wide)->dtype == val_type(s->g, s->a)->dtype;
+    return grad_acc(s, 0, same && val_op(s->g, s->a) == OP_param ? wide : g);
+}
 
 enum status grad_silu(struct grad_node *s) { /* sig * (1 + x*(1 - sig)) */
     val_id x = s->a, sig = F(sigmoid, x);

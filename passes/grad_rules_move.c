@@ -118,10 +118,13 @@ static struct attr axis_of(struct grad_node *s) {
     return a;
 }
 
+/* A gradient that was widened is scattered as it was: scatter_rows adds in f32 anyway. */
 enum status grad_gather(struct grad_node *s) {
     struct type t = grad_type(s, s->a);
     struct attr attrs[2] = {axis_of(s), {.key = ATTR_shape, .list = t.dims, .n = t.rank}};
-    val_id in[2] = {s->b, s->dy};
+    val_id in[2] = {s->b, s->dy}, low = s->dy;
+    if (val_op(s->g, low) == OP_cast) low = node_in(s->g, val_def(s->g, low), 0);
+    if (t.dtype == DT_f32 && val_type(s->g, low)->dtype == DT_bf16) in[1] = low;
     return grad_acc(s, 0, graph_add(s->g, OP_scatter_rows, in, 2, attrs, 2, s->o));
 }
 

@@ -470,6 +470,17 @@ static const char *spelled_out(struct loss *x, loss_fn make) {
     return arena_strdup(&x->g->arena, x->out_name);
 }
 
+/* An evaluation reads numbers; whole logits that nobody reads would only cost memory. */
+static void keep_measures(struct graph *g) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->outputs.n; i++) {
+        const char *name = interned(&g->strings, g->outputs.at[i].name);
+        if (strcmp(name, "loss") == 0 || strncmp(name, "loss.", 5) == 0)
+            g->outputs.at[n++] = g->outputs.at[i];
+    }
+    g->outputs.n = n;
+}
+
 enum status pass_loss(struct pass_ctx *c, struct graph *g) {
     if (!c->train) return diag_error(c->ctx, ST_USAGE, "", "a loss needs training options");
     struct loss x = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .t = c->train};
@@ -493,6 +504,7 @@ enum status pass_loss(struct pass_ctx *c, struct graph *g) {
         g->outputs.at[taken].value = loss;
     else
         graph_add_output(g, "loss", loss);
+    if (x.t->measure) keep_measures(g);
     graph_settle(g);
     return ST_OK;
 }

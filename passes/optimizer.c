@@ -114,39 +114,26 @@ static void accumulate(struct opt *x) {
     }
 }
 
-/* The sum of all squares, f32[1]; of parts of a long list first, since ops have a limit. */
-static val_id sum_scalars(struct opt *x, val_id *list, uint32_t n) {
-    enum { AT_ONCE = 1024 };
-    int64_t axis = 0;
-    while (n > 1) {
-        uint32_t m = 0;
-        for (uint32_t i = 0; i < n; i += AT_ONCE) {
-            int count = n - i < AT_ONCE ? (int)(n - i) : AT_ONCE;
-            val_id all = build_concat(x->g, list + i, count, 0, x->o);
-            list[m++] = build_reduce(x->g, OP_reduce_sum, all, &axis, 1, true, x->o);
-        }
-        n = m;
-    }
-    return list[0];
+/* What v is a widened copy of, or v: its squares in f32 are the same. */
+static val_id before_widening(const struct graph *g, val_id v) {
+    if (val_op(g, v) != OP_cast || val_type(g, v)->dtype != DT_f32) return v;
+    val_id x = node_in(g, val_def(g, v), 0);
+    return dtype_is_float(val_type(g, x)->dtype) && dtype_size(val_type(g, x)->dtype) < 4 ? x : v;
 }
 
 /* sqrt(sum of g^2 over all parameters), f32[]. */
 static val_id global_norm(struct opt *x) {
+    enum { AT_ONCE = 4096 };
     struct graph *g = x->g;
-    dim one = 1;
-    int64_t axes[RANK_MAX];
-    for (int i = 0; i < RANK_MAX; i++) axes[i] = i;
-    val_id *sums = ARENA_ARRAY(x->scratch, val_id, x->weights.n);
-    for (uint32_t i = 0; i < x->weights.n; i++) {
-        const struct weight *w = &x->weights.at[i];
-        val_id v = w->grad;
-        if (val_type(g, v)->dtype != DT_f64) v = build_cast(g, v, DT_f32, w->o);
-        v = build_2(g, OP_mul, v, v, w->o);
-        v = build_reduce(g, OP_reduce_sum, v, axes, val_type(g, v)->rank, false, w->o);
-        sums[i] = build_reshape(g, build_cast(g, v, DT_f32, w->o), &one, 1, w->o);
+    val_id *all = ARENA_ARRAY(x->scratch, val_id, x->weights.n);
+    for (uint32_t i = 0; i < x->weights.n; i++) all[i] = before_widening(g, x->weights.at[i].grad);
+    val_id sum = VAL_NONE;
+    for (uint32_t i = 0; i < x->weights.n; i += AT_ONCE) {
+        uint32_t n = x->weights.n - i < AT_ONCE ? x->weights.n - i : AT_ONCE;
+        val_id part = graph_add(g, OP_sum_squares, all + i, (int)n, NULL, 0, x->o);
+        sum = sum.i ? build_2(g, OP_add, sum, part, x->o) : part;
     }
-    val_id sum = sum_scalars(x, sums, x->weights.n);
-    return build_1(g, OP_sqrt, build_reshape(g, sum, NULL, 0, x->o), x->o);
+    return build_1(g, OP_sqrt, sum, x->o);
 }
 
 /* PyTorch's clip_grad_norm_: g * min(1, clip / (norm + 1e-6)). */

@@ -6,6 +6,7 @@
 #define LATHE_PASSES_PASS_H
 
 #include "ir/build.h"
+#include "passes/recipe.h"
 
 struct pass_ctx {
     struct ctx *ctx;
@@ -15,6 +16,7 @@ struct pass_ctx {
     enum status (*eval)(void *user, struct graph *g, struct arena *scratch, const void **outputs);
     void *eval_user;
     const struct train_options *train; /* loss, gradient, optimizer; NULL for inference */
+    const struct recipe *recipe;       /* numbers to compute with; NULL: everything as given */
     const char
         *loss; /* written by pass_loss: the loss it built, spelled out; lives with the graph */
 };
@@ -52,8 +54,17 @@ enum status pass_recognise(struct pass_ctx *c,
  * "loss.count", the number of targets that are not ignored, and "loss.right", how many of those the
  * largest logit names; both scalars of the loss's type. */
 enum status pass_loss(struct pass_ctx *c, struct graph *g);
+/* Makes the roundings explicit that the recipe asks for; nothing without one or with f32. */
+enum status pass_precision(struct pass_ctx *c, struct graph *g);
 enum status pass_grad(struct pass_ctx *c, struct graph *g); /* adds outputs "grad/NAME" */
 enum status pass_optimizer(struct pass_ctx *c,
                            struct graph *g); /* consumes them; adds updates, "grad_norm" */
+
+/* Cuts the logits of a cross-entropy into chunks of rows, as many as the recipe says or, without
+ * one, as keep them small. */
+enum status pass_chunk_loss(struct pass_ctx *c, struct graph *g);
+/* Lets the backward part compute cheap values of the forward part again instead of keeping them,
+ * unless the recipe says otherwise. */
+enum status pass_save(struct pass_ctx *c, struct graph *g);
 
 #endif

@@ -142,6 +142,14 @@ void job_fault(struct cpu_job *j, int64_t position) {
     }
 }
 
+enum status job_label_fault(struct cpu_job *j, int64_t classes, int64_t ignore, int64_t label) {
+    return diag_error(j->x->ctx, ST_DATA, job_origin(j),
+                      "expected a label in [0, %lld) or %lld (ignored), found %lld at position "
+                      "%lld; check the data against the model's classes",
+                      (long long)classes, (long long)ignore, (long long)label,
+                      (long long)atomic_load(&j->fault));
+}
+
 const char *job_origin(const struct cpu_job *j) {
     return interned(&j->x->plan->strings, j->l->origin);
 }
@@ -184,6 +192,7 @@ static enum status dispatch(struct cpu_job *j) {
     case LAUNCH_attention: return cpu_attention(j);
     case LAUNCH_attention_grad: return cpu_attention_grad(j);
     case LAUNCH_cross_entropy: return cpu_cross_entropy(j);
+    case LAUNCH_sum_squares: return cpu_sum_squares(j);
     case LAUNCH_sgd: return cpu_sgd(j);
     case LAUNCH_adam: return cpu_adam(j);
     case LAUNCH_COUNT: break;

@@ -43,6 +43,8 @@ static inline void *job_out(const struct cpu_job *j, uint32_t k) {
     return view_at(j->x, &j->l->out[k]);
 }
 void job_fault(struct cpu_job *j, int64_t position);
+/* The error for a fault at `label`, which is none of the classes and not `ignore`. */
+enum status job_label_fault(struct cpu_job *j, int64_t classes, int64_t ignore, int64_t label);
 const char *job_origin(const struct cpu_job *j);
 /* ST_UNSUPPORTED, naming the launch and what it cannot do. */
 enum status job_unsupported(struct cpu_job *j, const char *what) MUST_USE;
@@ -94,6 +96,7 @@ enum status cpu_scatter_elements(struct cpu_job *j) MUST_USE;
 enum status cpu_attention(struct cpu_job *j) MUST_USE;
 enum status cpu_attention_grad(struct cpu_job *j) MUST_USE;
 enum status cpu_cross_entropy(struct cpu_job *j) MUST_USE;
+enum status cpu_sum_squares(struct cpu_job *j) MUST_USE;
 enum status cpu_sgd(struct cpu_job *j) MUST_USE;
 enum status cpu_adam(struct cpu_job *j) MUST_USE;
 

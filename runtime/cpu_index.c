@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cpu_index.c - gather, scatter, argmax and cumsum. Every index is checked; scatters add in the
  * order of the indices whatever the number of threads, because tasks own destinations. */
+#include "runtime/cpu_group.h"
 #include "runtime/cpu_impl.h"
 #include "runtime/cpu_simd.h"
 #include <string.h>
@@ -16,13 +17,15 @@ struct index_job {
     char *out;
     int64_t nidx, part, parts, step;
     int64_t elem;
-    bool add;
+    bool add, labels; /* labels: none is negative but `ignore`, which means 0 */
+    int64_t ignore;
 };
 
 /* [-n, n) to [0, n), else a fault at `position` and -1. */
 static int64_t checked(const struct index_job *g, int64_t position) {
     int64_t n = g->y.n, i = index_at(g->idx_view->dtype, g->idx, position);
-    if (i >= -n && i < n) return i < 0 ? i + n : i;
+    if (g->labels && i == g->ignore) return 0;
+    if (i >= (g->labels ? 0 : -n) && i < n) return i < 0 ? i + n : i;
     job_fault(g->j, position);
     return -1;
 }
@@ -30,6 +33,8 @@ static int64_t checked(const struct index_job *g, int64_t position) {
 static enum status index_status(const struct index_job *g) {
     int64_t at = atomic_load(&g->j->fault);
     if (at == INT64_MAX) return ST_OK;
+    if (g->labels)
+        return job_label_fault(g->j, g->y.n, g->ignore, index_at(g->idx_view->dtype, g->idx, at));
     return diag_error(
         g->j->x->ctx, ST_DATA, job_origin(g->j),
         "expected an index in [-%lld, %lld), found %lld at position %lld of the indices; "
@@ -63,6 +68,8 @@ enum status cpu_gather(struct cpu_job *j) {
     g.y = split_axis(x, launch_int(j->l, ATTR_axis, 0));
     g.x = job_in(j, 0), g.idx = job_in(j, 1), g.out = job_out(j, 0);
     g.elem = (int64_t)dtype_size(x->dtype);
+    g.labels = launch_int(j->l, ATTR_labels, 0) != 0;
+    g.ignore = launch_int(j->l, ATTR_ignore_index, -100);
     int64_t rows = g.y.outer * g.nidx;
     g.part = i64_max(TASK_BYTES / i64_max(g.y.inner * g.elem, 1), 1);
     pool_run(j->x->pool, ceil_div(rows, g.part), gather_task, &g);
@@ -153,12 +160,54 @@ static void scatter_rows_task(void *arg, int64_t index, int thread) {
     }
 }
 
+/* bf16 and f16: a destination's updates add up in f32, a line at a time, and are rounded once. They
+ * are found through lists in the workspace: `head` of each destination, `next` of each index. */
+static void scatter_small_task(void *arg, int64_t index, int thread) {
+    enum { LINE = 1024 };
+    float sum[LINE], line[LINE];
+    const struct index_job *g = arg;
+    const int32_t *head = (const int32_t *)(void *)g->j->work, *next = head + g->y.n;
+    enum dtype t = g->data->dtype;
+    int64_t inner = g->y.inner, end = i64_min((index + 1) * g->part, g->y.outer * g->y.n);
+    (void)thread;
+    for (int64_t r = index * g->part; r < end; r++) {
+        int64_t o = r / g->y.n;
+        for (int64_t c = 0; c < inner; c += LINE) {
+            int64_t n = i64_min(LINE, inner - c);
+            memset(sum, 0, (size_t)n * sizeof *sum);
+            for (int32_t k = head[r % g->y.n]; k >= 0; k = next[k]) {
+                ew_load(DT_f32, line, t, g->x + ((o * g->nidx + k) * inner + c) * g->elem, 1, n);
+                add_f32(sum, line, n);
+            }
+            ew_store(t, g->out + (r * inner + c) * g->elem, 1, DT_f32, sum, n);
+        }
+    }
+}
+
+static enum status scatter_small(struct index_job *g) {
+    int32_t *head = (int32_t *)(void *)g->j->work, *next = head + g->y.n;
+    if (g->y.n > INT32_MAX || g->nidx > INT32_MAX)
+        return job_unsupported(g->j, "more than 2^31-1 rows or indices");
+    for (int64_t i = 0; i < g->y.n; i++) head[i] = -1;
+    for (int64_t k = g->nidx; k-- > 0;) {
+        int64_t i = checked(g, k);
+        if (i < 0) continue;
+        next[k] = head[i];
+        head[i] = (int32_t)k;
+    }
+    TRY(index_status(g));
+    g->part = i64_max(TASK_ELEMS / i64_max(g->y.inner, 1), 1);
+    pool_run(g->j->x->pool, ceil_div(g->y.outer * g->y.n, g->part), scatter_small_task, g);
+    return ST_OK;
+}
+
 enum status cpu_scatter_rows(struct cpu_job *j) {
     const struct plan_view *idx = &j->l->in[0], *y = &j->l->out[0];
     struct index_job g = {.j = j, .data = y, .idx_view = idx, .nidx = view_count(idx)};
     g.y = split_axis(y, launch_int(j->l, ATTR_axis, 0));
     g.idx = job_in(j, 0), g.x = job_in(j, 1), g.out = job_out(j, 0);
     g.elem = (int64_t)dtype_size(y->dtype);
+    if (plan_scatter_lists(j->l)) return scatter_small(&g);
     int64_t total = g.y.outer * g.y.n * g.y.inner * g.elem;
     g.step = 1 << 20;
     pool_run(j->x->pool, ceil_div(total, g.step), zero_task, &g);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cpu_matmul.c - products through BLAS, which runs on one thread per call: the result is cut into
- * tiles by shape alone and the pool computes the tiles, so the number of threads changes no bit. */
-#include "runtime/cpu_impl.h"
+ * tiles by shape alone and the pool computes the tiles, so the number of threads changes no bit.
+ * Operands of bf16 and f16 are widened block by block, their sums rounded once. */
+#include "runtime/cpu_group.h"
 #include <cblas.h>
 #include <limits.h>
+#include <string.h>
 
 void gemm_setup(void) {
     openblas_set_num_threads(1);
@@ -48,8 +50,12 @@ struct product {
     int64_t m, n, k, batch;
     int64_t tile_m, tile_n, tiles_m, tiles_n;
     int64_t items; /* batch items per index, when they are small */
-    double alpha, beta;
+    double alpha;
+    bool add;
     struct matrix a, b, c;
+    const char *bias;       /* of each column; NULL: none */
+    struct matrix residual; /* base NULL: none */
+    struct product_blocks blocks;
 };
 
 static struct matrix matrix_of(const struct cpu_job *j, const struct plan_view *v) {
@@ -76,41 +82,142 @@ static char *element(const struct matrix *x, char *at, int64_t row, int64_t col)
     return at + offset * (int64_t)dtype_size(x->v->dtype);
 }
 
-static void product_tile(const struct product *p, int64_t item, int64_t row, int64_t col) {
-    int64_t m = i64_min(p->tile_m, p->m - row), n = i64_min(p->tile_n, p->n - col);
-    char *a = element(&p->a, batch_at(&p->a, item), row, 0);
-    char *b = element(&p->b, batch_at(&p->b, item), 0, col);
-    char *c = element(&p->c, batch_at(&p->c, item), row, col);
+/* One tile of the result. */
+struct tile {
+    int64_t item, row, col, m, n;
+    char *c;
+};
+
+#define ADD_ROW(name, T)                                                                           \
+    static void name(T *to, const T *from, int64_t n) {                                            \
+        for (int64_t i = 0; i < n; i++) to[i] += from[i];                                          \
+    }
+ADD_ROW(add_f32, float)
+ADD_ROW(add_f64, double)
+
+/* Put residual + bias where the product will be added; false when there is neither. */
+static bool start_tile(const struct product *p, const struct tile *t) {
+    size_t size = dtype_size(p->dtype);
+    const char *bias = p->bias ? p->bias + (size_t)t->col * size : NULL;
+    char *r = p->residual.base
+                  ? element(&p->residual, batch_at(&p->residual, t->item), t->row, t->col)
+                  : NULL;
+    for (int64_t i = 0; i < t->m && (r || bias); i++) {
+        char *to = t->c + (size_t)(i * p->c.ld) * size;
+        const char *from = r ? r + (size_t)(i * p->residual.ld) * size : bias;
+        if (p->add && p->dtype == DT_f32)
+            add_f32((float *)(void *)to, (const float *)(const void *)from, t->n);
+        else if (p->add)
+            add_f64((double *)(void *)to, (const double *)(const void *)from, t->n);
+        else if (to != from)
+            memcpy(to, from, (size_t)t->n * size);
+        if (!r || !bias) continue;
+        if (p->dtype == DT_f32)
+            add_f32((float *)(void *)to, (const float *)(const void *)bias, t->n);
+        else
+            add_f64((double *)(void *)to, (const double *)(const void *)bias, t->n);
+    }
+    return r || bias;
+}
+
+/* f32 and f64: BLAS adds the product to what is there. */
+static void plain_tile(const struct product *p, const struct tile *t) {
+    char *a = element(&p->a, batch_at(&p->a, t->item), t->row, 0);
+    char *b = element(&p->b, batch_at(&p->b, t->item), 0, t->col);
+    double beta = start_tile(p, t) || p->add ? 1.0 : 0.0;
+    int64_t m = t->m, n = t->n;
     bool ta = p->a.trans, tb = p->b.trans;
     const struct matrix *x = &p->a, *y = &p->b;
     if (p->c.trans) { /* C' = B' A' */
-        char *t = a;
-        a = b, b = t;
-        int64_t s = m;
-        m = n, n = s;
+        char *swap = a;
+        a = b, b = swap;
+        m = t->n, n = t->m;
         ta = !p->b.trans, tb = !p->a.trans;
         x = &p->b, y = &p->a;
     }
     if (p->dtype == DT_f32)
         gemm_f32(ta, tb, m, n, p->k, (float)p->alpha, (const float *)(const void *)a, x->ld,
-                 (const float *)(const void *)b, y->ld, (float)p->beta, (float *)(void *)c,
+                 (const float *)(const void *)b, y->ld, (float)beta, (float *)(void *)t->c,
                  p->c.ld);
     else
         gemm_f64(ta, tb, m, n, p->k, p->alpha, (const double *)(const void *)a, x->ld,
-                 (const double *)(const void *)b, y->ld, p->beta, (double *)(void *)c, p->c.ld);
+                 (const double *)(const void *)b, y->ld, beta, (double *)(void *)t->c, p->c.ld);
+}
+
+/* rows x cols elements from (row, col) of x as f32, lines in the order they have in memory. */
+static int64_t widen(const struct matrix *x, int64_t item, int64_t row, int64_t col, int64_t rows,
+                     int64_t cols, float *to) {
+    const char *from = element(x, batch_at(x, item), row, col);
+    int64_t lines = x->trans ? cols : rows, length = x->trans ? rows : cols;
+    int64_t pitch = x->ld * (int64_t)dtype_size(x->v->dtype);
+    for (int64_t i = 0; i < lines; i++)
+        ew_load(DT_f32, to + i * length, x->v->dtype, from + i * pitch, 1, length);
+    return length;
+}
+
+/* Scale is in `sum` already; `line` is room for one row. */
+static void finish_tile(const struct product *p, const struct tile *t, float *sum, float *line) {
+    int64_t size = (int64_t)dtype_size(p->dtype);
+    int64_t row_step = p->c.trans ? 1 : p->c.ld, col_step = p->c.trans ? p->c.ld : 1;
+    for (int64_t i = 0; i < t->m; i++) {
+        float *s = sum + i * t->n;
+        char *to = t->c + i * row_step * size;
+        if (p->bias) {
+            ew_load(DT_f32, line, p->dtype, p->bias + t->col * size, 1, t->n);
+            add_f32(s, line, t->n);
+        }
+        if (p->residual.base) {
+            ew_load(DT_f32, line, p->dtype,
+                    element(&p->residual, batch_at(&p->residual, t->item), t->row + i, t->col), 1,
+                    t->n);
+            add_f32(s, line, t->n);
+        }
+        if (p->add) {
+            ew_load(DT_f32, line, p->dtype, to, col_step, t->n);
+            add_f32(s, line, t->n);
+        }
+        ew_store(p->dtype, to, col_step, DT_f32, s, t->n);
+    }
+}
+
+static void widened_tile(const struct product *p, const struct tile *t, int thread) {
+    const struct product_blocks *w = &p->blocks;
+    char *scratch = p->j->work + thread * w->thread_bytes;
+    float *a = (float *)(void *)(scratch + w->a), *b = (float *)(void *)(scratch + w->b),
+          *sum = (float *)(void *)(scratch + w->c);
+    memset(sum, 0, (size_t)(t->m * t->n) * sizeof *sum);
+    for (int64_t at = 0; at < p->k; at += w->k) {
+        int64_t k = i64_min(w->k, p->k - at);
+        int64_t lda = widen(&p->a, t->item, t->row, at, t->m, k, a);
+        int64_t ldb = widen(&p->b, t->item, at, t->col, k, t->n, b);
+        gemm_f32(p->a.trans, p->b.trans, t->m, t->n, k, (float)p->alpha, a, lda, b, ldb, 1.0f, sum,
+                 t->n);
+    }
+    finish_tile(p, t, sum, b);
+}
+
+static void product_tile(const struct product *p, int64_t item, int64_t row, int64_t col,
+                         int thread) {
+    struct tile t = {.item = item, .row = row, .col = col};
+    t.m = i64_min(p->tile_m, p->m - row);
+    t.n = i64_min(p->tile_n, p->n - col);
+    t.c = element(&p->c, batch_at(&p->c, item), row, col);
+    if (p->blocks.thread_bytes)
+        widened_tile(p, &t, thread);
+    else
+        plain_tile(p, &t);
 }
 
 static void product_task(void *arg, int64_t index, int thread) {
     const struct product *p = arg;
-    (void)thread;
     if (p->items > 1) {
         int64_t end = i64_min((index + 1) * p->items, p->batch);
-        for (int64_t i = index * p->items; i < end; i++) product_tile(p, i, 0, 0);
+        for (int64_t i = index * p->items; i < end; i++) product_tile(p, i, 0, 0, thread);
         return;
     }
     int64_t tile = index % (p->tiles_m * p->tiles_n);
     product_tile(p, index / (p->tiles_m * p->tiles_n), tile / p->tiles_n * p->tile_m,
-                 tile % p->tiles_n * p->tile_n);
+                 tile % p->tiles_n * p->tile_n, thread);
 }
 
 /* BLAS packs its operands again for every tile, so tiles are wide and large: 8 where there is
@@ -119,7 +226,9 @@ static void product_task(void *arg, int64_t index, int thread) {
 static void choose_tiles(struct product *p) {
     enum { STEP = 16, ENOUGH = 8, ROWS = 256, LEAST = 160 * 1024 };
     const double least = 2e6;
-    p->tile_m = i64_min(p->m, 512), p->tile_n = i64_min(p->n, 1536);
+    bool widened = p->blocks.thread_bytes != 0;
+    p->tile_m = i64_min(p->m, widened ? p->blocks.m : 512);
+    p->tile_n = i64_min(p->n, widened ? p->blocks.n : 1536);
     for (;;) {
         int64_t tiles = ceil_div(p->m, p->tile_m) * ceil_div(p->n, p->tile_n) * p->batch;
         double work = 2.0 * (double)p->tile_m * (double)p->tile_n * (double)p->k;
@@ -144,8 +253,10 @@ static void choose_tiles(struct product *p) {
 enum status cpu_matmul(struct cpu_job *j) {
     const struct plan_launch *l = j->l;
     const struct plan_view *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
-    if (c->dtype != DT_f32 && c->dtype != DT_f64)
-        return job_unsupported(j, "products are of f32 or f64; cast the operands");
+    bool bias = launch_int(l, ATTR_bias, 0), residual = launch_int(l, ATTR_residual, 0);
+    bool low = a->dtype == DT_bf16 || a->dtype == DT_f16;
+    if (c->dtype != DT_f64 && c->dtype != DT_f32 && !(low && c->dtype == a->dtype))
+        return job_unsupported(j, "products are of f32, f64, bf16 or f16; cast the operands");
     struct product p = {.j = j,
                         .dtype = c->dtype,
                         .m = c->dims[c->rank - 2],
@@ -153,10 +264,13 @@ enum status cpu_matmul(struct cpu_job *j) {
                         .k = a->dims[a->rank - 1],
                         .batch = 1,
                         .alpha = launch_float(l, ATTR_scale, 1.0),
-                        .beta = launch_int(l, ATTR_add, 0) ? 1.0 : 0.0,
+                        .add = launch_int(l, ATTR_add, 0),
                         .a = matrix_of(j, a),
                         .b = matrix_of(j, b),
-                        .c = matrix_of(j, c)};
+                        .c = matrix_of(j, c),
+                        .bias = bias ? job_in(j, 2) : NULL,
+                        .blocks = plan_product_blocks(l)};
+    if (residual) p.residual = matrix_of(j, &l->in[l->nin - 1]);
     for (int i = 0; i < c->rank - 2; i++) p.batch *= c->dims[i];
     if (!p.m || !p.n || !p.batch) return ST_OK;
     int64_t largest = i64_max(i64_max(p.m, p.n), p.k);

@@ -23,7 +23,9 @@ struct cuda_options {
     int device;
     const char *cache_dir;   /* compiled kernels are kept here; NULL: not kept */
     const char *library_dir; /* where NVRTC and cuBLASLt are looked for first; NULL: usual places */
+    const char *compiled;    /* a file of cuda_pack that holds kernels; NULL: none */
     int compile_threads;     /* at most that many kernels at once; 0: one per CPU, at most 8 */
+    bool no_cudnn;           /* attention in 16 bits by Lathe's own kernels, not by cuDNN */
 };
 
 /* How many devices there are; 0 without a driver, with `why` saying so in words. */
@@ -33,12 +35,14 @@ int cuda_device_count(struct ctx *c, char why[256]);
 enum status cuda_open(struct ctx *c, const struct cuda_options *o, struct cuda **out) MUST_USE;
 void cuda_close(struct cuda *d); /* NULL is a no-op; its executors are destroyed before */
 struct cuda_info cuda_get_info(const struct cuda *d);
+size_t cuda_memory_free(const struct cuda *d); /* bytes, now; 0 when the driver does not tell */
 /* What a plan for this device is made for (codegen_options.cuda_arch): 90 and 100 have kernels of
  * their own, every other GPU takes what 80 can do. */
 int cuda_plan_arch(const struct cuda *d);
-/* Kernels since cuda_open: built by NVRTC, taken from the cache directory, and seconds for both. */
+/* Kernels since cuda_open: built by NVRTC, taken from the cache directory, taken from the file of
+ * compiled ones, and seconds for all. */
 struct cuda_kernel_stats {
-    uint32_t compiled, cached;
+    uint32_t compiled, cached, packed;
     double seconds;
 };
 struct cuda_kernel_stats cuda_get_kernel_stats(const struct cuda *d);
@@ -70,13 +74,36 @@ enum status cuda_write(struct cuda_exec *x, buf_id b, const void *from) MUST_USE
  * ST_IO means that the GPU or its driver failed: nothing on the device can be trusted any more. */
 enum status cuda_run(struct cuda_exec *x, uint32_t from, uint32_t to, bool check) MUST_USE;
 size_t cuda_bytes(const struct cuda_exec *x); /* device bytes held */
+/* Launches that cuDNN computes; the kernels planned for them are not used. */
+uint32_t cuda_cudnn_launches(const struct cuda_exec *x);
 /* Seconds per launch since profiling was enabled. While it is, nothing is replayed as a graph. */
 const double *cuda_profile(struct cuda_exec *x, bool enable);
+
+/* Seconds for one copy of `bytes` within the device's memory (which it reads and writes): the
+ * median of several. Takes twice that memory for as long. */
+enum status cuda_measure_copy(struct cuda *d, size_t bytes, double *seconds) MUST_USE;
+/* Mean seconds of launches [from, to) without any transfer, queued `times` times in a row. */
+enum status cuda_measure_range(struct cuda_exec *x, uint32_t from, uint32_t to, int times,
+                               double *seconds) MUST_USE;
+/* What call `call` of launch `launch` takes of a processor. */
+struct cuda_call_needs {
+    int registers; /* per thread */
+    int shared;    /* bytes per block, dynamic ones included */
+};
+enum status cuda_get_call_needs(const struct cuda_exec *x, uint32_t launch, uint32_t call,
+                                struct cuda_call_needs *out) MUST_USE;
 
 /* Compile a plan's kernels with NVRTC for its architecture without a GPU; a kernel that spills
  * registers, a serialised wgmma or a compiler warning is an error. `*kernels`: how many were
  * compiled. `o` may be NULL; of it only library_dir and compile_threads are used. */
 enum status cuda_compile_check(struct ctx *c, const struct cuda_options *o, const struct plan *p,
                                cuda_source_fn source, void *user, uint32_t *kernels) MUST_USE;
+
+/* Compile a plan's kernels for a GPU of compute capability `arch` (90 for 9.0), which need not be
+ * there, into one file for cuda_options.compiled. `*kernels`: how many it holds. `o`: as for
+ * cuda_open; of it cache_dir, library_dir and compile_threads are used. */
+enum status cuda_pack(struct ctx *c, const struct cuda_options *o, const struct plan *p, int arch,
+                      cuda_source_fn source, void *user, const char *path,
+                      uint32_t *kernels) MUST_USE;
 
 #endif

@@ -74,7 +74,7 @@ ce="cross_entropy(logits, labels)"
 
 # ---- help and lists ------------------------------------------------------------------------------
 check "--help" lathe --help
-for c in train eval run info plan dump opt passes ops recipes; do
+for c in train eval run info plan dump opt passes ops recipes devices compile; do
     check "--help lists $c" sh -c "'$build/lathe' --help | grep -q '^  $c '"
     check "$c --help" lathe $c --help
 done
@@ -87,6 +87,8 @@ check "passes show" sh -c "'$build/lathe' passes show grad | grep -q 'before *op
 check "ops" sh -c "'$build/lathe' ops | grep -qx matmul"
 check "ops show" sh -c "'$build/lathe' ops show matmul | grep -q operands"
 check "recipes" sh -c "'$build/lathe' recipes | grep -q '^fp32 '"
+check "recipes: bf16" sh -c "'$build/lathe' recipes | grep -q '^bf16 '"
+check "recipes show" sh -c "'$build/lathe' recipes show bf16 | grep -q '^compute = bf16'"
 error "unknown pass" 2 "no pass is called" lathe passes show nothing
 lines=$(printf 'a\nb\033[31m')
 error "an argument of two lines: the command" 2 "'a?b?\[31m'" lathe "$lines"
@@ -153,7 +155,7 @@ for f in run/metrics.jsonl run/model.onnx run/checkpoint/6/tensors.safetensors r
 done
 check "train wrote TensorBoard events" sh -c "ls run/events.out.tfevents.*"
 check "metrics: six steps and the configuration" equal "$(wc -l <run/metrics.jsonl)" 7
-for k in lathe model data loss recipe device optimizer lr betas eps weight_decay clip schedule batch steps seed; do
+for k in lathe model data loss recipe device device_name device_arch optimizer lr betas eps weight_decay clip schedule batch steps seed; do
     check "configuration has $k" get run/metrics.jsonl 1 $k
 done
 check "configuration: optimizer" equal "$(get run/metrics.jsonl 1 optimizer)" adamw
@@ -212,7 +214,8 @@ refuse "text as data" "text.onnx" --data text.onnx --steps 1
 refuse "unknown option" "--stepz" --data good.npz --stepz 1
 refuse "unknown recipe" "no recipe is called 'fp7'" --data good.npz --recipe fp7
 refuse "unknown optimizer" "no optimizer is called 'magic'" --data good.npz --optimizer magic
-refuse "unknown device" "no device 'tpu'" --data good.npz --device tpu
+refuse "unknown device" "no device is called 'tpu'" --data good.npz --device tpu
+refuse "a device number that is none" "no device is called 'cuda:x'" --data good.npz --device cuda:x
 refuse "unknown schedule" "zigzag" --data good.npz --schedule zigzag
 refuse "a number that is none" "'many'" --data good.npz --steps many
 refuse "a negative rate" "--lr" --data good.npz --lr -1
@@ -349,6 +352,124 @@ error "run: no output" 2 "-o OUT.npz is missing" lathe run "$mlp" --data good.np
 error "eval: no data" 2 "--data is missing" lathe eval "$mlp"
 error "eval: labels out of range" 2 "99" lathe eval "$mlp" --data range.npz --batch 8 --loss "$ce"
 
+# ---- devices -------------------------------------------------------------------------------------
+# On a driver of host memory whose kernels do nothing: weights stay as they are, losses are 0.
+fakes=$build/tests/fake
+fake() { # [VARIABLE=VALUE...] COMMAND...
+    timeout 120 env LD_LIBRARY_PATH="$fakes" LATHE_CUDA_LIBS="$fakes/nvrtc" LATHE_CACHE_DIR="$tmp/kernels" "$@"
+}
+fake_train() { # OPTIONS...
+    fake "$build/lathe" train "$mlp" --batch 8 --loss "$ce" --quiet --data good.npz --device cuda "$@"
+}
+check "devices" sh -c "'$build/lathe' devices | grep -q '^cpu  .* threads'"
+check "devices --json" sh -c "'$build/lathe' devices --json > devices.json && '$fixture' json devices.json"
+if "$build/lathe" devices | grep -q '^cuda  .*no NVIDIA driver is installed'; then
+    ok
+    error "--device cuda without a driver" 2 "no NVIDIA driver is installed" \
+        lathe train "$mlp" --batch 8 --loss "$ce" --data good.npz --device cuda -o never
+    error "eval --device cuda without a driver" 2 "no NVIDIA driver is installed" \
+        lathe eval "$mlp" --loss "$ce" --data good.npz --device cuda:0
+    check "--device auto without a driver" train --data good.npz --steps 1 --device auto -o run-auto
+    check "--device auto: the CPU" equal "$(get run-auto/metrics.jsonl 1 device)" cpu
+else
+    skipped=$((skipped + 1))
+fi
+check "devices: a GPU" sh -c "LD_LIBRARY_PATH='$fakes' LATHE_CUDA_LIBS='$fakes/nvrtc' '$build/lathe' devices >d.txt &&
+    grep -q '^cuda:0  Fake GPU, sm_90, .* 132 SMs, driver for CUDA 13.0, NVRTC 13.0' d.txt"
+check "devices: a GPU that is too old" sh -c "FAKE_CUDA_ARCH=75 LD_LIBRARY_PATH='$fakes' LATHE_CUDA_LIBS='$fakes/nvrtc' \
+    '$build/lathe' devices >d.txt && grep -q '^cuda:0  cannot be used: .*7.5' d.txt"
+check "a GPU: train" fake_train -o gpu --steps 3 --init-random 0.02 --eval good.npz --dump-grads gpu.safetensors --verbose
+cp err gpu.err
+check "a GPU: kernels are counted" contains 'note: cuda:0: kernels: compiled [1-9][0-9]*, cached 0, ' gpu.err
+check "a GPU: its name" equal "$(get gpu/metrics.jsonl 1 device) $(get gpu/metrics.jsonl 1 device_name)" "cuda:0 Fake GPU"
+check "a GPU: gradients" equal "$("$fixture" list gpu.safetensors | wc -l)" 6
+check "a CPU with rate 0" train --data good.npz -o still --steps 3 --init-random 0.02 --lr 0 --device cpu
+check "a GPU: weights go there and come back" cmp gpu/model.onnx still/model.onnx
+check "a GPU: train from kept kernels" fake_train -o gpu2 --steps 3 --verbose --profile
+cp err gpu.err
+cp out gpu.out
+check "a GPU: nothing is compiled twice" contains 'kernels: compiled 0, cached [1-9]' gpu.err
+check "a GPU: --profile" contains '%.*ms  adam' gpu.out
+cp -r gpu/checkpoint/3 ck3
+check "a GPU: resume" fake_train --resume gpu --steps 4 --save-every 1
+check "a GPU: checkpoints go there and come back" "$fixture" same ck3/tensors.safetensors gpu/checkpoint/4/tensors.safetensors
+check "a GPU's run goes on on the CPU" lathe train "$mlp" --batch 8 --loss "$ce" --quiet --data good.npz --resume gpu --steps 5 --device cpu
+check "a GPU by default" fake "$build/lathe" train "$mlp" --batch 8 --loss "$ce" --quiet --data good.npz --steps 1 -o gpu3
+check "a GPU by default: its name" equal "$(get gpu3/metrics.jsonl 1 device)" cuda:0
+check "a GPU: eval" fake "$build/lathe" eval "$mlp" --data good.npz --loss "$ce" --batch 7 --device cuda
+check "a GPU: run" fake "$build/lathe" run "$mlp" --data good.npz --batch 7 -o gpu.npz --device cuda
+check "a GPU: every output" equal "$("$fixture" list gpu.npz)" "logits f32[24,5]"
+for f in kernels/*.cubin; do echo damaged >"$f"; done
+check "damaged kernels" fake_train -o gpu4 --steps 1 --verbose
+cp err gpu.err
+check "damaged kernels are compiled again" contains 'kernels: compiled [1-9][0-9]*, cached 0' gpu.err
+check "damaged kernels: no complaint" equal "$(grep -c -v ': note: ' gpu.err)" 0
+check "kernels in XDG_CACHE_HOME" timeout 120 env -u LATHE_CACHE_DIR LD_LIBRARY_PATH="$fakes:$fakes/nvrtc" XDG_CACHE_HOME="$tmp/xdg" \
+    "$build/lathe" train "$mlp" --batch 8 --loss "$ce" --quiet --data good.npz --steps 1 --device cuda -o gpu5
+check "kernels in XDG_CACHE_HOME: there" sh -c "ls xdg/lathe/*.cubin"
+gpu_error() { # NAME CODE PATTERN VARIABLE=VALUE OPTIONS...
+    name=$1 code=$2 pattern=$3 variable=$4
+    shift 4
+    error "a GPU: $name" "$code" "$pattern" fake "$variable" "$build/lathe" train "$mlp" --batch 8 --loss "$ce" --quiet \
+        --data good.npz --device cuda --steps 2 -o refused "$@"
+    check "a GPU: $name: no weights" absent refused/model.onnx
+    rm -rf refused
+}
+gpu_error "an old driver" 2 "older than CUDA 12.0" FAKE_CUDA_VERSION=11080
+gpu_error "a driver without a GPU" 2 "finds none" FAKE_CUDA_COUNT=0
+gpu_error "no such GPU" 2 "GPU number in \[0, 1), found 7" FAKE_CUDA_COUNT=1 --device cuda:7
+gpu_error "an old GPU" 2 "8.0 or newer, found 7.5" FAKE_CUDA_ARCH=75
+gpu_error "a kernel that fails" 1 "node_.*the GPU failed" FAKE_CUDA_FAIL=700
+gpu_error "no memory" 1 "the plan needs .* MiB.*batch [0-9]* is the largest\|not even batch 1" FAKE_CUDA_MEMORY=1
+rm -r kernels
+gpu_error "a kernel that cannot be built" 1 "node_.*cannot compile .*error: the test does not like it" FAKE_NVRTC_FAIL=group.cu
+check "a GPU that cannot be used: --device auto" fake FAKE_CUDA_ARCH=75 "$build/lathe" train "$mlp" --batch 8 --loss "$ce" --quiet \
+    --data good.npz --steps 1 -o gpu6
+cp err gpu.err
+check "a GPU that cannot be used: a warning" contains '^lathe: warning: .*7.5; the CPU is used' gpu.err
+packs() { # COMMAND...: on a machine with a compiler and no GPU
+    LATHE_CUDA_LIBS=$fakes/nvrtc LATHE_CACHE_DIR=$tmp/kernels2 lathe compile "$mlp" --batch 8 --loss "$ce" --data good.npz "$@"
+}
+check "compile" sh -c "LATHE_CUDA_LIBS='$fakes/nvrtc' LATHE_CACHE_DIR='$tmp/kernels2' '$build/lathe' compile '$mlp' --batch 8 \
+    --loss '$ce' --data good.npz -o mlp.pack >pack.out && grep -q '^[1-9][0-9]* kernels for sm_90 in mlp.pack' pack.out"
+check "compile: another batch" packs -o other.pack --batch 4 --arch sm_90a
+check "compile: another GPU" packs -o sm_80.pack --arch sm_80
+rm -rf kernels
+# Without a compiler: everything is in the file.
+packed() { timeout 120 env LD_LIBRARY_PATH="$fakes" LATHE_CUDA_LIBS="$1" LATHE_CACHE_DIR="$tmp/kernels" "$build/lathe" train "$mlp" \
+    --batch 8 --loss "$ce" --quiet --data good.npz --device cuda --steps 1 --verbose --compiled "$2" -o "$3"; }
+check "--compiled" packed nowhere mlp.pack gpu7
+cp err gpu.err
+check "--compiled: nothing is compiled" contains 'kernels: compiled 0, cached [1-9].*from the compiled file' gpu.err
+check "--compiled: no warning" equal "$(grep -c warning gpu.err)" 0
+check "--compiled: nothing is kept" absent kernels
+check "--compiled for another GPU" packed "$fakes/nvrtc" sm_80.pack gpu8
+cp err gpu.err
+check "--compiled for another GPU: one warning" equal "$(grep -c '^lathe: warning: .*sm_80.pack: kernels are missing' gpu.err)" 1
+check "--compiled for another GPU: compiled here" contains 'kernels: compiled [1-9]' gpu.err
+"$fixture" head mlp.pack -7 cut.pack
+cp mlp.pack bad.pack
+printf 'x' | dd of=bad.pack bs=1 seek=300 conv=notrunc 2>/dev/null
+error "--compiled: cut off" 2 "cut.pack.*cut off" packed "$fakes/nvrtc" cut.pack refused
+error "--compiled: damaged" 2 "bad.pack.*damaged" packed "$fakes/nvrtc" bad.pack refused
+error "--compiled: another file" 2 "text.onnx.*something else" packed "$fakes/nvrtc" text.onnx refused
+error "--compiled: no file" 2 "absent.pack" packed "$fakes/nvrtc" absent.pack refused
+error "compile: no such GPU" 2 "found 'sm_70'" packs -o never --arch sm_70
+error "compile: no output" 2 "-o FILE is missing" packs
+check "compile: nothing was made on the way" absent never
+"$fixture" data many.npz x:f32:20000x12:randn labels:i64:20000:mod=5
+big() { # BATCH
+    rm -rf gpu-big
+    fake FAKE_CUDA_MEMORY=34 "$build/lathe" train "$mlp" --data many.npz --loss "$ce" --steps 1 --quiet --device cuda -o gpu-big --batch "$1"
+}
+error "out of GPU memory" 1 "the plan needs .* MiB.* of 34.0 .*batch [0-9]* is the largest that fits" big 20000
+most=$(sed 's/.*; batch \([0-9]*\) is the largest.*/\1/' err)
+case $most in *[!0-9]* | "") most=1 ;; esac
+check "the largest batch fits" big "$most"
+error "a larger one does not" 1 "batch $most is the largest that fits" big $((most + 100))
+error "out of GPU memory, a batch that the file fixes" 1 "the file fixes the batch at" fake FAKE_CUDA_MEMORY=1 "$build/lathe" train \
+    "$models/mlp.dynamo18.onnx" --data good.npz --loss "$ce" --quiet --device cuda -o never
+
 # ---- tokens --------------------------------------------------------------------------------------
 gpt=$root/samples/models/gpt-bytes.onnx
 cat "$root"/include/lathe.h >corpus.txt
@@ -375,6 +496,7 @@ check "plan --json" sh -c "'$build/lathe' plan $mlp --batch 8 --loss '$ce' --jso
 check "plan: the bytes that training held" equal "$(get plan.json 0 bytes)" "$(get run-adamw/metrics.jsonl -1 memory_bytes)"
 check "plan --memory" sh -c "'$build/lathe' plan $mlp --loss '$ce' --memory 0.01 --batch 8 | grep -q '^largest'"
 check "plan --inference" lathe plan "$mlp" --batch 8 --inference
+check "plan --saved" sh -c "'$build/lathe' plan '$mlp' --batch 512 --loss '$ce' --saved | grep -q '^recomputed '"
 error "plan: unknown recipe" 2 "no recipe" lathe plan "$mlp" --batch 8 --recipe none
 
 # ---- dump and opt --------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 /* attention.cu - scaled dot-product attention and its gradient for any shape with heads of up to 256
  * elements; scores are never stored. q [B,H,T,D], k [B,KV,S,D], v [B,KV,S,EV], H = KV * SHARE. Views
  * have any strides but 1 in their last axis; lse [B,H,T] is dense. The mask is read where it lies,
- * with strides of 0 where it repeats.
+ * with strides of 0 where it repeats. Operands and results lie in memory as MEM; everything is computed
+ * in REAL.
  *
  * Blocks of 256 threads, 16 x 16, with tiles of TILE = 16*TM queries or keys, transposed in shared
  * memory. attention: a block has TILE queries of a head and walks the keys with a running softmax
@@ -18,6 +19,7 @@
 #ifndef TM /* causal, 2 x 4 heads of 64 */
 #define TM       4
 #define REAL     float
+#define MEM      float
 #define LSE      float
 #define GRAD     0
 #define B        2
@@ -80,11 +82,11 @@ DEV REAL score(MASK_PARAM int b, int h, int i, int j, REAL x, REAL &slope) {
 
 /* Rows [first, first+TILE) of W columns into to[column][row]; zeros outside. */
 template <int W, int PADDED>
-DEV void load_tile(REAL *to, const REAL *from, i64 stride, int first, int rows) {
+DEV void load_tile(REAL *to, const MEM *from, i64 stride, int first, int rows) {
     for (int e = threadIdx.x; e < NT * PADDED; e += 256) {
         const int row = e / PADDED, col = e % PADDED;
         to[col * PITCH + row] =
-            first + row < rows && col < W ? from[(first + row) * stride + col] : (REAL)0;
+            first + row < rows && col < W ? to_reg(from[(first + row) * stride + col]) : (REAL)0;
     }
 }
 
@@ -137,14 +139,14 @@ template <int N> DEV void add_product(REAL (&sum)[TM][N], const REAL *p, const R
 }
 
 template <int N, int W>
-DEV void store_tile(REAL *to, i64 stride, int first, int rows, const REAL (&x)[TM][N]) {
+DEV void store_tile(MEM *to, i64 stride, int first, int rows, const REAL (&x)[TM][N]) {
     const int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
 #pragma unroll
     for (int i = 0; i < TM; i++)
 #pragma unroll
         for (int c = 0; c < N; c++) {
             const int row = first + ty * TM + i, col = tx + 16 * c;
-            if (row < rows && col < W) to[row * stride + col] = x[i][c];
+            if (row < rows && col < W) to[row * stride + col] = store_as<MEM>::from(x[i][c]);
         }
 }
 
@@ -160,7 +162,7 @@ extern __shared__ __align__(16) char shared_memory[];
 
 #if !GRAD
 extern "C" __global__ void __launch_bounds__(256)
-    attention(const REAL *q, const REAL *k, const REAL *v, MASK_PARAM REAL *y, LSE *lse, u64 *) {
+    attention(const MEM *q, const MEM *k, const MEM *v, MASK_PARAM MEM *y, LSE *lse, u64 *) {
     constexpr int WIDE = DP > EP ? DP : EP;
     REAL *qt = (REAL *)shared_memory, *kt = qt + DP * PITCH, *p = kt + WIDE * PITCH;
     const int head = blockIdx.x % (B * H), b = head / H, h = head % H;
@@ -218,8 +220,8 @@ extern "C" __global__ void __launch_bounds__(256)
 
 #else
 #define GRAD_PARAMS                                                                                \
-    const REAL *q, const REAL *k, const REAL *v, const REAL *y, const LSE *lse, const REAL *g,     \
-        MASK_PARAM REAL *dq, REAL *dk, REAL *dv, char *workspace, u64 *
+    const MEM *q, const MEM *k, const MEM *v, const MEM *y, const LSE *lse, const MEM *g,          \
+        MASK_PARAM MEM *dq, MEM *dk, MEM *dv, char *workspace, u64 *
 #if EXACT
 #define LOG_SUM(row) (((const REAL *)workspace)[(i64)B * H * T + (row)])
 #else
@@ -232,13 +234,13 @@ extern "C" __global__ void __launch_bounds__(256) attention_rows(GRAD_PARAMS) {
     const int lane = threadIdx.x % 32;
     if (row >= (i64)B * H * T) return;
     const int t = (int)(row % T), h = (int)(row / T % H), b = (int)(row / T / H);
-    const REAL *gp = g + place(b, h, t, G_STRIDES), *yp = y + place(b, h, t, Y_STRIDES);
+    const MEM *gp = g + place(b, h, t, G_STRIDES), *yp = y + place(b, h, t, Y_STRIDES);
     double sum = 0;
-    for (int c = lane; c < EV; c += 32) sum += (double)gp[c] * (double)yp[c];
+    for (int c = lane; c < EV; c += 32) sum += (double)to_reg(gp[c]) * (double)to_reg(yp[c]);
     sum = lanes_reduce<sum_of, 32>(sum);
     if (lane == 0) ((REAL *)workspace)[row] = (REAL)sum;
 #if EXACT
-    const REAL *qp = q + place(b, h, t, Q_STRIDES), *kp = k + place(b, h / SHARE, 0, K_STRIDES);
+    const MEM *qp = q + place(b, h, t, Q_STRIDES), *kp = k + place(b, h / SHARE, 0, K_STRIDES);
     REAL top = NONE, total = 0, slope;
     for (int j = lane; j < S; j += 32) {
         REAL x = 0;

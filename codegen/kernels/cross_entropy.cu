@@ -39,9 +39,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int k = 0; k < VEC; k++) s += op_exp(v[k] - m);
     }
-    const REAL all = row_reduce<max_of, THREADS>(m);
+    const REAL all = row_reduce<max_of, THREADS, 0>(m, 0);
     s = m == smallest<REAL>() ? (REAL)0 : s * op_exp(m - all);
-    s = row_reduce<sum_of, THREADS>(s);
+    s = row_reduce<sum_of, THREADS, 1>(s, 0);
     if (threadIdx.x != 0) return;
     const bool edge = all == smallest<REAL>() || all == largest<REAL>();
     const double lse = edge ? (double)all : (double)all + log((double)s);

@@ -3,17 +3,18 @@
  * the group's program; here is how rows and threads meet. Arguments: the operands' first elements,
  * the results', the workspace of partial results if there is one, and the fault word (unused).
  *
- *   MODE 0  elements are independent: lane i of the grid has elements [i*VEC, (i+1)*VEC).
+ *   MODE 0  elements are independent: a lane has UNITS runs of VEC elements, LANES runs apart.
  *   MODE 1  LANES lanes a row (a power of two up to 32, or the whole block); a row is kept in registers.
  *           RPW rows per worker one after the other; with column sums a worker writes partial sums.
- *   MODE 2  as 1 with a block a row, but the row is walked once for each stage of reductions.
+ *   MODE 2  as 1 with a block a row, but the row is walked once for each stage of reductions; what is
+ *           needed again waits in shared memory when it fits.
  *   MODE 3  column sums of independent rows: 32 x WARPS threads, a lane has VEC columns.
  *   MODE 4  few long rows: block (piece, row) writes partial reductions, group_finish combines them.
  *   group_columns adds the partial column sums in order; SUM(j) says where they lie. */
-#include "prelude.cuh"
 #if __has_include("config.cuh")
-#include "config.cuh"
+#include "config.cuh" /* first: FAST_MATH is for the prelude */
 #endif
+#include "prelude.cuh"
 
 #ifndef MODE /* y = x + 1 over 1024 elements */
 #define MODE   0
@@ -32,14 +33,14 @@
 #define E (VEC * UNITS)
 #define EACH(k) _Pragma("unroll") for (int k = 0; k < E; k++)
 #define RUN(k)  _Pragma("unroll") for (int k = 0; k < VEC; k++)
-#if MODE == 1
+#if MODE <= 1
 #define AT     (u * VEC)
 #define FULL   (COLS % (VEC * LANES * UNITS) == 0)
 #define COLUMN(k) (((IDX)((k) / VEC) * LANES + lane) * VEC + (IDX)((k) % VEC))
 #define RUNS                                                                                       \
     _Pragma("unroll") for (int u = 0; u < UNITS; u++) if ([[maybe_unused]] IDX col = COLUMN(u * VEC);               \
                                                           FULL || col < COLS)
-#elif MODE == 0 || MODE == 3
+#elif MODE == 3
 #define AT        0
 #define FULL      1
 #define COLUMN(k) (lane * VEC + (IDX)(k))
@@ -50,19 +51,26 @@
 #define COLUMN(k) (col + (IDX)(k))
 #define RUNS
 #define STEPS(from, to)                                                                            \
-    for (IDX col = (from) + lane * VEC; col < (to); col += LANES * VEC)
+    _Pragma("unroll 4") for (IDX col = (from) + lane * VEC; col < (to); col += LANES * VEC)
 #endif
 
-#ifndef PLAIN_BODY
+#ifdef BLOCKS
+#define MIN_BLOCKS , BLOCKS
+#else
+#define MIN_BLOCKS
+#endif
 #if FULL
 #define INIT
 #else
 #define INIT = {}
 #endif
+#ifndef PLAIN_BODY
 #include "body.cuh"
 #else
 struct state {};
-DEV void body(PARAMS, IDX row, IDX lane, state &) {
+struct raw {};
+DEV void fetch(PARAMS, IDX row, IDX lane, raw &) {}
+DEV void body(PARAMS, IDX row, IDX lane, state &, const raw &) {
     float v[E];
     RUNS load_pack<VEC>(v + AT, in0 + col);
     EACH(k) v[k] += 1.0f;
@@ -72,26 +80,44 @@ DEV void body(PARAMS, IDX row, IDX lane, state &) {
 
 #if MODE == 0
 extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
-    IDX lane = (IDX)blockIdx.x * LANES + threadIdx.x;
+    IDX lane = (IDX)blockIdx.x * (LANES * UNITS) + threadIdx.x;
     state none;
-    if (lane < COLS / VEC) body(ARGS, 0, lane, none);
+    raw x INIT;
+    if (!FULL && lane * VEC >= COLS) return;
+    fetch(ARGS, 0, lane, x);
+    body(ARGS, 0, lane, none, x);
 }
 #elif MODE == 1
-/* A block has THREADS / LANES workers. */
-extern "C" __global__ void __launch_bounds__(THREADS) group_row(PARAMS) {
+/* A block has THREADS / LANES workers. AHEAD: while a worker computes a row, the next one is on
+ * its way. */
+extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAMS) {
     const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-    const IDX lane = threadIdx.x % LANES;
+    const IDX lane = threadIdx.x % LANES, first = worker * RPW;
+    if (first >= ROWS) return;
     state sums;
+    raw now INIT;
 #if COLSUMS
     clear(sums);
 #endif
-    for (IDX k = 0; k < RPW; k++) {
-        IDX row = worker * RPW + k;
-        if (row >= ROWS) break;
-        body(ARGS, row, lane, sums);
+    fetch(ARGS, first, lane, now);
+#if RPW > 1
+    for (IDX k = 0; k < RPW && first + k < ROWS; k++) {
+        const bool more = k + 1 < RPW && first + k + 1 < ROWS;
+#if AHEAD
+        raw next = now;
+        if (more) fetch(ARGS, first + k + 1, lane, next);
+        body(ARGS, first + k, lane, sums, now);
+        now = next;
+#else
+        body(ARGS, first + k, lane, sums, now);
+        if (more) fetch(ARGS, first + k + 1, lane, now);
+#endif
     }
+#else
+    body(ARGS, first, lane, sums, now);
+#endif
 #if COLSUMS
-    if (worker * RPW < ROWS) put(sums, workspace, worker, lane);
+    put(sums, workspace, worker, lane);
 #endif
 }
 #elif MODE == 2
@@ -103,13 +129,26 @@ extern "C" __global__ void __launch_bounds__(LANES) group_long(PARAMS) {
     }
 }
 #elif MODE == 3
-extern "C" __global__ void __launch_bounds__(32 * WARPS) group_rows(PARAMS) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS MIN_BLOCKS) group_rows(PARAMS) {
     const IDX lane = (IDX)blockIdx.x * 32 + threadIdx.x % 32, warp = threadIdx.x / 32;
     const IDX first = (IDX)blockIdx.y * RPW, last = first + RPW < ROWS ? first + RPW : ROWS;
     state sums;
     clear(sums);
-    if (lane < COLS / VEC)
-        for (IDX row = first + warp; row < last; row += WARPS) body(ARGS, row, lane, sums);
+    if (lane < COLS / VEC && first + warp < last) {
+        raw now;
+        fetch(ARGS, first + warp, lane, now);
+        for (IDX row = first + warp; row < last; row += WARPS) {
+#if AHEAD
+            raw next = now;
+            if (row + WARPS < last) fetch(ARGS, row + WARPS, lane, next);
+            body(ARGS, row, lane, sums, now);
+            now = next;
+#else
+            body(ARGS, row, lane, sums, now);
+            if (row + WARPS < last) fetch(ARGS, row + WARPS, lane, now);
+#endif
+        }
+    }
     join_warps(sums);
     if (warp == 0 && lane < COLS / VEC) put(sums, workspace, blockIdx.y, lane);
 }
@@ -124,8 +163,8 @@ extern "C" __global__ void __launch_bounds__(LANES) group_finish(PARAMS) {
 #endif
 
 #if defined(COLSUMS) && COLSUMS
-/* 32 columns a block. */
+/* 32 columns of one sum a block. */
 extern "C" __global__ void __launch_bounds__(32 * SLICES) group_columns(PARAMS) {
-    columns(ARGS, (IDX)blockIdx.x * 32 + threadIdx.x % 32);
+    columns(ARGS, (IDX)blockIdx.x * 32 + threadIdx.x % 32, (int)blockIdx.y);
 }
 #endif

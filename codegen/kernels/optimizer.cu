@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* optimizer.cu - SGD and Adam(W) with PyTorch's formulas; numbers that depend on the step are
- * computed in f64, once a block. Results may be the operands' memory: a thread reads its VEC
- * elements before it writes them. */
+/* optimizer.cu - SGD and Adam(W) with PyTorch's formulas on all parameters at once; numbers that
+ * depend on the step are computed in f64, once a block. Results may be the operands' memory: a
+ * thread reads its elements before it writes them, and the next ones before that. */
 #include "prelude.cuh"
 #if __has_include("config.cuh")
 #include "config.cuh"
 #endif
+#include "tensors.cuh"
 
-#ifndef COUNT /* AdamW on 1024 weights */
-#define COUNT        1024
-#define VEC          4
+#ifndef REAL /* AdamW */
 #define REAL         float
 #define ADAM         1
 #define FACTOR       0
@@ -22,72 +21,127 @@
 #define LR           float
 #endif
 
-#if FACTOR
-#define FACTOR_PARAM const float *factor,
-#define FACTOR_VALUE (REAL)*factor
-#else
-#define FACTOR_PARAM
-#define FACTOR_VALUE (REAL)1
-#endif
+#define THREADS 256
+#define VEC     (16 / (int)sizeof(REAL))    /* elements of one access */
+#define SETS    (sizeof(REAL) == 4 ? 2 : 1) /* accesses under way for each operand */
+#define EACH    (ADAM ? 4 : 3)              /* operands of a tensor: w, g, states */
+#define KEPT    (EACH - 1)                  /* results: w, states */
+#define SCALARS (TENSORS * EACH)            /* lr, step and perhaps the factor */
+#define RESULTS (SCALARS + 2 + FACTOR)
+
+struct scalars {
+    REAL size, bias, keep, factor;
+};
 
 #if ADAM
 /* D. P. Kingma, J. Ba, 2015; decoupled decay: I. Loshchilov, F. Hutter, 2019. */
-extern "C" __global__ void __launch_bounds__(256)
-    adam(const REAL *w, const REAL *g, const REAL *m, const REAL *v, const LR *lr, const STEP *step,
-         FACTOR_PARAM REAL *w_out, REAL *m_out, REAL *v_out, u64 *) {
-    __shared__ REAL shared_size, shared_bias;
-    if (threadIdx.x == 0) {
-        const double n = (double)*step;
-        shared_size = (REAL)((double)*lr / (1.0 - pow((double)BETA1, n)));
-        shared_bias = (REAL)sqrt(1.0 - pow((double)BETA2, n));
-    }
-    __syncthreads();
-    const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * VEC;
-    if (at >= COUNT) return;
-    const REAL size = shared_size, bias = shared_bias, factor_value = FACTOR_VALUE;
-    const REAL keep = (REAL)(1.0 - (double)*lr * WEIGHT_DECAY), l2 = (REAL)WEIGHT_DECAY;
-    const REAL nb1 = (REAL)(1.0 - BETA1), b2 = (REAL)BETA2, nb2 = (REAL)(1.0 - BETA2);
-    REAL wx[VEC], gx[VEC], mx[VEC], vx[VEC];
-    load_pack<VEC>(wx, w + at);
-    load_pack<VEC>(gx, g + at);
-    load_pack<VEC>(mx, m + at);
-    load_pack<VEC>(vx, v + at);
-#pragma unroll
-    for (int k = 0; k < VEC; k++) {
-        REAL x = wx[k], d = gx[k] * factor_value;
-        if (DECOUPLED)
-            x *= keep;
-        else
-            d += l2 * x;
-        mx[k] += nb1 * (d - mx[k]);
-        vx[k] = vx[k] * b2 + nb2 * d * d;
-        wx[k] = x - size * mx[k] / (op_sqrt(vx[k]) / bias + (REAL)EPS);
-    }
-    store_pack<VEC>(w_out + at, wx);
-    store_pack<VEC>(m_out + at, mx);
-    store_pack<VEC>(v_out + at, vx);
+/* x to the power n by squaring: needs far fewer registers than pow, and exact enough for any n that
+ * leaves a power above 0. */
+DEV double power(double x, i64 n) {
+    double y = 1;
+    for (; n > 0; n /= 2, x *= x)
+        if (n % 2) y *= x;
+    return y;
+}
+DEV void begin(scalars *s, void *const *table) {
+    const i64 n = (i64) * (const STEP *)table[SCALARS + 1];
+    const double lr = (double)*(const LR *)table[SCALARS];
+    if (threadIdx.x == THREADS - 32) s->size = (REAL)(lr / (1.0 - power(BETA1, n)));
+    if (threadIdx.x == THREADS - 64) s->bias = (REAL)sqrt(1.0 - power(BETA2, n));
+    if (threadIdx.x == THREADS - 96) s->keep = (REAL)(1.0 - lr * WEIGHT_DECAY);
+}
+DEV void update(const scalars &s, REAL g, REAL *x) {
+    REAL w = x[0], d = g * s.factor;
+    if (DECOUPLED)
+        w *= s.keep;
+    else
+        d += (REAL)WEIGHT_DECAY * w;
+    x[1] += (REAL)(1.0 - BETA1) * (d - x[1]);
+    x[2] = x[2] * (REAL)BETA2 + (REAL)(1.0 - BETA2) * d * d;
+    x[0] = w - s.size * x[1] / (op_sqrt(x[2]) / s.bias + (REAL)EPS);
 }
 #else
-extern "C" __global__ void __launch_bounds__(256)
-    sgd(const REAL *w, const REAL *g, const REAL *m, const LR *lr, const STEP *step,
-        FACTOR_PARAM REAL *w_out, REAL *m_out, u64 *) {
-    const i64 at = ((i64)blockIdx.x * 256 + threadIdx.x) * VEC;
-    if (at >= COUNT) return;
-    const bool first = (i64)*step <= 1;
-    const REAL rate = (REAL)*lr, factor_value = FACTOR_VALUE, l2 = (REAL)WEIGHT_DECAY;
-    const REAL mu = (REAL)MOMENTUM, fresh = (REAL)(1.0 - DAMPENING);
-    REAL wx[VEC], gx[VEC], mx[VEC];
-    load_pack<VEC>(wx, w + at);
-    load_pack<VEC>(gx, g + at);
-    load_pack<VEC>(mx, m + at);
-#pragma unroll
-    for (int k = 0; k < VEC; k++) {
-        const REAL d = gx[k] * factor_value + l2 * wx[k];
-        mx[k] = first ? d : mx[k] * mu + fresh * d;
-        const REAL by = NESTEROV ? d + mu * mx[k] : mx[k];
-        wx[k] -= rate * (MOMENTUM != 0 ? by : d);
-    }
-    store_pack<VEC>(w_out + at, wx);
-    store_pack<VEC>(m_out + at, mx);
+DEV void begin(scalars *s, void *const *table) {
+    if (threadIdx.x) return;
+    s->size = (REAL) * (const LR *)table[SCALARS];
+    s->keep = (REAL)((i64) * (const STEP *)table[SCALARS + 1] <= 1);
+}
+DEV void update(const scalars &s, REAL g, REAL *x) {
+    const REAL d = g * s.factor + (REAL)WEIGHT_DECAY * x[0];
+    x[1] = s.keep != 0 ? d : x[1] * (REAL)MOMENTUM + (REAL)(1.0 - DAMPENING) * d;
+    const REAL by = NESTEROV ? d + (REAL)MOMENTUM * x[1] : x[1];
+    x[0] -= s.size * (MOMENTUM != 0 ? by : d);
 }
 #endif
+
+struct values {
+    REAL g[SETS][VEC], x[KEPT][SETS][VEC];
+};
+
+/* All threads of a block see one form. */
+DEV void read_gradient(REAL *g, const void *p, i64 i, i64 end, int form, bool aligned) {
+    if (HAS(FORM_BF16) && form == FORM_BF16)
+        load_part<VEC>(g, (const bf16 *)p, i, end, aligned);
+    else if (HAS(FORM_F16) && form == FORM_F16)
+        load_part<VEC>(g, (const f16 *)p, i, end, aligned);
+    else
+        load_part<VEC>(g, (const REAL *)p, i, end, aligned);
+}
+
+DEV void read(values &e, void *const *in, i64 at, i64 end, int form, bool aligned) {
+#pragma unroll
+    for (int s = 0; s < SETS; s++) {
+        const i64 i = at + s * THREADS * VEC;
+        read_gradient(e.g[s], in[1], i, end, form, aligned);
+#pragma unroll
+        for (int k = 0; k < KEPT; k++)
+            load_part<VEC>(e.x[k][s], (const REAL *)in[k ? k + 1 : 0], i, end, aligned);
+    }
+}
+
+DEV void run(void *const *table, int tensor, i64 from, i64 end, int form, bool aligned) {
+    __shared__ scalars shared;
+    void *in[EACH], *out[KEPT];
+#pragma unroll
+    for (int k = 0; k < EACH; k++) in[k] = table[tensor * EACH + k];
+#pragma unroll
+    for (int k = 0; k < KEPT; k++) out[k] = table[RESULTS + tensor * KEPT + k];
+    begin(&shared, table);
+    i64 at = from + threadIdx.x * VEC;
+    values e;
+    if (at < end) read(e, in, at, end, form, aligned);
+    __syncthreads();
+    scalars s = shared;
+    s.factor = FACTOR ? (REAL) * (const float *)table[SCALARS + 1 + FACTOR] : (REAL)1;
+    while (at < end) {
+#pragma unroll
+        for (int j = 0; j < SETS; j++) {
+#pragma unroll
+            for (int i = 0; i < VEC; i++) {
+                REAL x[KEPT];
+#pragma unroll
+                for (int k = 0; k < KEPT; k++) x[k] = e.x[k][j][i];
+                update(s, e.g[j][i], x);
+#pragma unroll
+                for (int k = 0; k < KEPT; k++) e.x[k][j][i] = x[k];
+            }
+#pragma unroll
+            for (int k = 0; k < KEPT; k++)
+                store_part<VEC>((REAL *)out[k], e.x[k][j], at + j * THREADS * VEC, end, aligned);
+        }
+        at += SETS * THREADS * VEC;
+        if (at < end) read(e, in, at, end, form, aligned);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+#if ADAM
+    adam(void *const *table) {
+#else
+    sgd(void *const *table) {
+#endif
+    const int t = tensor_of((int)blockIdx.x);
+    const i64 n = elements[t], from = (i64)((int)blockIdx.x - first_block[t]) * CHUNK;
+    const i64 end = from + CHUNK < n ? from + CHUNK : n;
+    run(table, t, from, end, forms[t] % NOT_ALIGNED, forms[t] < NOT_ALIGNED);
+}

@@ -151,22 +151,45 @@ STORE_AS(e8m0, float, make_e8m0(x))
 template <class M, int N> struct alignas(sizeof(M) * N) pack {
     M at[N];
 };
+template <class M, int N> struct packs { /* as they lie in memory */
+    static constexpr int n = sizeof(M) * N > 16 ? 16 / (int)sizeof(M) : N;
+    pack<M, n> at[N / n];
+};
+template <class M, int N> DEV void fetch_pack(packs<M, N> &x, const M *p) {
+    constexpr int n = packs<M, N>::n;
+#pragma unroll
+    for (int k = 0; k < N / n; k++) x.at[k] = *reinterpret_cast<const pack<M, n> *>(p + k * n);
+}
+template <class M, int N, class R> DEV void unpack(R *v, const packs<M, N> &x) {
+    constexpr int n = packs<M, N>::n;
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = to_reg(x.at[k / n].at[k % n]);
+}
 template <int N, class M, class R> DEV void load_pack(R *v, const M *p) {
-    constexpr int n = sizeof(M) * N > 16 ? 16 / (int)sizeof(M) : N;
+    packs<M, N> x;
+    fetch_pack<M, N>(x, p);
+    unpack(v, x);
+}
+template <class M, int N, class R> DEV void put_pack(pack<M, N> &x, const R *v) {
 #pragma unroll
-    for (int k = 0; k < N; k += n) {
-        pack<M, n> x = *reinterpret_cast<const pack<M, n> *>(p + k);
+    for (int j = 0; j < N; j++) x.at[j] = store_as<M>::from(v[j]);
+}
+template <int N> DEV void put_pack(pack<bf16, N> &x, const float *v) { /* two a conversion */
 #pragma unroll
-        for (int j = 0; j < n; j++) v[k + j] = to_reg(x.at[j]);
+    for (int j = 0; j + 1 < N; j += 2) {
+        u32 two;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(v[j + 1]), "f"(v[j]));
+        x.at[j].u = (unsigned short)two;
+        x.at[j + 1].u = (unsigned short)(two >> 16);
     }
+    if (N % 2) x.at[N - 1] = make_bf16(v[N - 1]);
 }
 template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
-    constexpr int n = sizeof(M) * N > 16 ? 16 / (int)sizeof(M) : N;
+    constexpr int n = packs<M, N>::n;
 #pragma unroll
     for (int k = 0; k < N; k += n) {
         pack<M, n> x;
-#pragma unroll
-        for (int j = 0; j < n; j++) x.at[j] = store_as<M>::from(v[k + j]);
+        put_pack(x, v + k);
         *reinterpret_cast<pack<M, n> *>(p + k) = x;
     }
 }
@@ -188,7 +211,29 @@ DEV i64 to_i64(float x) { return to_i64((double)x); }
 template <class M, class R> DEV R narrow(R x) { return to_reg(store_as<M>::from(x)); }
 
 /* ---- elementwise functions ---------------------------------------------------------------------
- * The column `emit` of ops.def names these. */
+ * The column `emit` of ops.def names these. FAST_MATH: every result is rounded to 16 bits or fewer,
+ * so that the units for special functions (about 2^-22) are exact enough. */
+DEV float fast_exp2(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float fast_recip(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+DEV float fast_sigmoid(float x) { return fast_recip(1.0f + fast_exp2(-1.4426950408889634f * x)); }
+/* The quotient cancels near 0, where two terms of the series are enough. */
+DEV float fast_tanh(float x) {
+    float far = 1.0f - 2.0f * fast_recip(1.0f + fast_exp2(2.8853900817779268f * x));
+    return fabsf(x) < 0.04f ? x - x * x * x * 0.33333333f : far;
+}
+#ifdef FAST_MATH
+#define IF_FAST(fast, exact) fast
+#else
+#define IF_FAST(fast, exact) exact
+#endif
 #define FLOAT1(name, e32, e64)                                                                     \
     DEV float name(float x) { return e32; }                                                        \
     DEV double name(double x) { return e64; }
@@ -197,13 +242,13 @@ FLOAT1(op_sign, x != x ? x : (float)((x > 0) - (x < 0)), x != x ? x : (double)((
 FLOAT1(op_floor, floorf(x), floor(x))
 FLOAT1(op_ceil, ceilf(x), ceil(x))
 FLOAT1(op_round, rintf(x), rint(x))
-FLOAT1(op_exp, expf(x), exp(x))
+FLOAT1(op_exp, IF_FAST(fast_exp2(1.4426950408889634f * x), expf(x)), exp(x))
 FLOAT1(op_log, logf(x), log(x))
 FLOAT1(op_log1p, log1pf(x), log1p(x))
 FLOAT1(op_expm1, expm1f(x), expm1(x))
 FLOAT1(op_sqrt, sqrtf(x), sqrt(x))
-FLOAT1(op_rsqrt, 1.0f / sqrtf(x), 1.0 / sqrt(x))
-FLOAT1(op_recip, 1.0f / x, 1.0 / x)
+FLOAT1(op_rsqrt, rsqrtf(x), 1.0 / sqrt(x))
+FLOAT1(op_recip, IF_FAST(fast_recip(x), 1.0f / x), 1.0 / x)
 FLOAT1(op_sin, sinf(x), sin(x))
 FLOAT1(op_cos, cosf(x), cos(x))
 FLOAT1(op_tan, tanf(x), tan(x))
@@ -212,13 +257,16 @@ FLOAT1(op_acos, acosf(x), acos(x))
 FLOAT1(op_atan, atanf(x), atan(x))
 FLOAT1(op_sinh, sinhf(x), sinh(x))
 FLOAT1(op_cosh, coshf(x), cosh(x))
-FLOAT1(op_tanh, tanhf(x), tanh(x))
+FLOAT1(op_tanh, IF_FAST(fast_tanh(x), tanhf(x)), tanh(x))
 FLOAT1(op_erf, erff(x), erf(x))
-FLOAT1(op_sigmoid, 1.0f / (1.0f + expf(-x)), 1.0 / (1.0 + exp(-x)))
+FLOAT1(op_sigmoid, IF_FAST(fast_sigmoid(x), 1.0f / (1.0f + expf(-x))), 1.0 / (1.0 + exp(-x)))
 FLOAT1(op_relu, x <= 0.0f ? 0.0f : x, x <= 0.0 ? 0.0 : x)
 FLOAT1(gelu_exact, 0.5f * x * erfcf(-x * 0.70710678118654752f),
        0.5 * x * erfc(-x * 0.70710678118654752))
-FLOAT1(gelu_tanh, 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x))),
+/* 0.5 (1 + tanh(y)) is sigmoid(2 y), which does not cancel. */
+FLOAT1(gelu_tanh,
+       IF_FAST(x *fast_sigmoid(1.5957691216057308f * x * (1.0f + 0.044715f * x * x)),
+               0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)))),
        0.5 * x * (1.0 + tanh(0.79788456080286536 * (x + 0.044715 * x * x * x))))
 template <class T> DEV T op_gelu(T x, bool approximate) {
     return approximate ? gelu_tanh(x) : gelu_exact(x);
@@ -233,8 +281,11 @@ DEV i64 op_ceil(i64 x) { return x; }
 DEV i64 op_round(i64 x) { return x; }
 DEV i64 op_relu(i64 x) { return x > 0 ? x : 0; }
 
+/* A number that is compared with numbers below 2^24: of 32 bits, equal to none of them by mistake. */
+DEV u32 index32(i64 x) { return (u64)x < 0xffffffffull ? (u32)x : 0xffffffffu; }
+
 /* Division of integers truncates; by zero it gives 0. */
-DEV float op_div(float x, float y) { return x / y; }
+DEV float op_div(float x, float y) { return IF_FAST(__fdividef(x, y), x / y); }
 DEV double op_div(double x, double y) { return x / y; }
 DEV i64 op_div(i64 x, i64 y) {
     if (y == 0) return 0;
@@ -259,6 +310,16 @@ DEV i64 op_pow(i64 x, i64 y) {
 /* NaN wins. */
 template <class T> DEV T op_max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> DEV T op_min(T x, T y) { return x < y || x != x ? x : y; }
+DEV float op_max(float x, float y) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+    return r;
+}
+DEV float op_min(float x, float y) {
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
+    return r;
+}
 template <class T> DEV T op_clip(T x, T low, T high) {
     x = x < low ? low : x;
     return x > high ? high : x;
@@ -305,19 +366,25 @@ template <class OP, int L, class T> DEV T lanes_reduce(T x) {
     return x;
 }
 /* Over L threads of a row: neighbouring lanes, or the whole block of L threads. The order is that of
- * a fixed tree, whatever happens when. */
-template <class OP, int L, class T> DEV T row_reduce(T x) {
+ * a fixed tree, whatever happens when. SITE tells the reductions of a kernel apart; `phase` is 0 and
+ * 1 in turn when one comes again, so that its last result has been read by all before the next but
+ * one is written. */
+template <class OP, int L, int SITE, class T> DEV T row_reduce(T x, int phase) {
     if constexpr (L <= 32) {
         return lanes_reduce<OP, L>(x);
     } else {
-        __shared__ T part[32];
+        __shared__ T part[2][32];
         constexpr int warps = L / 32;
+        constexpr int width = warps > 16 ? 32 : warps > 8 ? 16 : warps > 4 ? 8 : warps > 2 ? 4 : 2;
         x = lanes_reduce<OP, 32>(x);
-        __syncthreads(); /* the last result has been read by all */
-        if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+        if (threadIdx.x % 32 == 0) part[phase][threadIdx.x / 32] = x;
         __syncthreads();
-        x = threadIdx.x % 32 < warps ? part[threadIdx.x % 32] : OP::template none<T>();
-        return lanes_reduce<OP, 32>(x);
+        const int lane = threadIdx.x % width;
+        x = lane < warps ? part[phase][lane] : OP::template none<T>();
+#pragma unroll
+        for (int w = width / 2; w > 0; w /= 2)
+            x = OP::join(x, __shfl_xor_sync(FULL_WARP, x, w));
+        return x;
     }
 }
 template <int L> DEV void row_sync() {
@@ -326,25 +393,25 @@ template <int L> DEV void row_sync() {
     else
         __syncthreads();
 }
-/* The sum of n numbers that lie `stride` apart, by SLICES threads threadIdx.x, threadIdx.x + 32, ..;
+/* The sum of n numbers that lie `stride` apart, by NSLICES threads threadIdx.x, threadIdx.x + 32, ..;
  * the first of them gets it. Slices and their order are fixed. */
-template <int SLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride, int n, bool valid) {
-    __shared__ A part[SLICES][32];
+template <int NSLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride, int n, bool valid) {
+    __shared__ A part[NSLICES][32];
     const int slice = threadIdx.x / 32, lane = threadIdx.x % 32;
     A sum = 0;
     if (valid)
-#pragma unroll 4
-        for (int k = slice; k < n; k += SLICES) sum = sum_of::join(sum, (A)p[k * stride]);
+#pragma unroll 8
+        for (int k = slice; k < n; k += NSLICES) sum = sum_of::join(sum, (A)p[k * stride]);
     __syncthreads(); /* an earlier sum has been read */
     part[slice][lane] = sum;
     __syncthreads();
     if (slice == 0)
-        for (int k = 1; k < SLICES; k++) sum = sum_of::join(sum, part[k][lane]);
+        for (int k = 1; k < NSLICES; k++) sum = sum_of::join(sum, part[k][lane]);
     return sum;
 }
 /* The sum of one register over the warps of a block; the first warp gets it. */
-template <int WARPS, int N, class T> DEV void warps_sum(T *x) {
-    __shared__ T part[WARPS][32];
+template <int NWARPS, int N, class T> DEV void warps_sum(T *x) {
+    __shared__ T part[NWARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -353,7 +420,7 @@ template <int WARPS, int N, class T> DEV void warps_sum(T *x) {
         __syncthreads();
         if (warp == 0)
 #pragma unroll
-            for (int w = 1; w < WARPS; w++) x[k] = sum_of::join(x[k], part[w][lane]);
+            for (int w = 1; w < NWARPS; w++) x[k] = sum_of::join(x[k], part[w][lane]);
     }
 }
 

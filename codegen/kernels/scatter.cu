@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* scatter.cu - scatter_rows and scatter_elements. Additions happen in the order of the indices, so
- * results are the same bits in every run.
+/* scatter.cu - scatter_rows and scatter_elements. Additions happen in an order that the indices
+ * alone decide, so results are the same bits in every run.
  *
- * scatter_rows: a block owns a destination row (outer, i) and TILE columns and adds the updates that
- * name it. With LISTS, rows learn their updates first: count, add up, list, then put in order;
- * the workspace holds starts[AXIS+1], cursor[AXIS] and list[NIDX]. Otherwise, and for rows named by
- * more updates than a list of LIST holds, the block reads all indices.
+ * scatter_rows: destination rows learn their updates first: count, make room in the list, fill it.
+ * What lies where in the list differs from run to run, which updates a row has does not; they are
+ * put in order before they are added. A warp adds up 32*VEC columns of a row that few updates name;
+ * for others, each warp of the block takes a part of the updates. The workspace holds count[AXIS],
+ * start[AXIS], total, slot[NIDX] and list[NIDX].
  * scatter_elements: a thread owns a line of the index tensor along the axis; no two lines share a
  * destination. base_at() of body.cuh is a line's place but for the axis. */
 #include "prelude.cuh"
@@ -21,127 +22,204 @@
 #define DATA  float
 #define SUM   float
 #define INDEX i64
-#define LISTS 1
+#define VEC   4
 #define ROWS_KIND
 #endif
 
 #ifdef ROWS_KIND
-#define LIST 256
-#define TILE 256
+#define THREADS 256
+#define WARPS   (THREADS / 32)
+#define FEW     32 /* updates that one warp adds up */
+#define SORTED                                                                                     \
+    2048       /* updates that a block can put in order; more are found by reading all indices */
+#define EACH 4 /* indices of a thread while it does */
+#define ROWS ((i64)OUTER * AXIS)
 
-#if LISTS
-DEV int *starts_of(char *workspace) { return (int *)workspace; }
-DEV int *cursor_of(char *workspace) { return (int *)workspace + AXIS + 1; }
-DEV int *list_of(char *workspace) { return (int *)workspace + 2 * AXIS + 1; }
+DEV int *count_of(char *workspace) {
+    return (int *)workspace;
+}
+DEV int *start_of(char *workspace) {
+    return (int *)workspace + AXIS;
+}
+DEV int *total_of(char *workspace) {
+    return (int *)workspace + 2 * AXIS;
+}
+DEV int *slot_of(char *workspace) {
+    return (int *)workspace + 2 * AXIS + 1;
+}
+DEV int *list_of(char *workspace) {
+    return (int *)workspace + 2 * AXIS + 1 + NIDX;
+}
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
     scatter_clear(const INDEX *, const DATA *, DATA *, char *workspace, u64 *) {
-    const i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (i < AXIS) cursor_of(workspace)[i] = 0;
+    const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
+    if (i < AXIS) count_of(workspace)[i] = 0;
+    if (i == 0) *total_of(workspace) = 0;
 }
 /* Counts are whole numbers: their order does not matter. */
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
     scatter_count(const INDEX *idx, const DATA *, DATA *, char *workspace, u64 *error) {
-    const i64 k = (i64)blockIdx.x * 256 + threadIdx.x;
+    const i64 k = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (k >= NIDX) return;
     const i64 value = (i64)idx[k], i = wrap_index(value, AXIS);
     if (i < 0)
         report_index(error, k, value);
     else
-        atomicAdd(cursor_of(workspace) + i, 1);
+        slot_of(workspace)[k] = atomicAdd(count_of(workspace) + i, 1);
 }
-/* One block: running sums of the counts. */
-extern "C" __global__ void __launch_bounds__(1024)
-    scatter_starts(const INDEX *, const DATA *, DATA *, char *workspace, u64 *) {
-    __shared__ int part[32];
-    int *starts = starts_of(workspace), *cursor = cursor_of(workspace), base = 0;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (i64 from = 0; from < AXIS; from += 1024) {
-        const i64 i = from + threadIdx.x;
-        const int count = i < AXIS ? cursor[i] : 0;
-        int sum = count;
-        for (int w = 1; w < 32; w *= 2) {
-            const int other = __shfl_up_sync(FULL_WARP, sum, w);
-            if (lane >= w) sum += other;
-        }
-        if (lane == 31) part[warp] = sum;
-        __syncthreads();
-        int before = base, total = base;
-        for (int w = 0; w < 32; w++) {
-            if (w < warp) before += part[w];
-            total += part[w];
-        }
-        if (i < AXIS) starts[i] = cursor[i] = before + sum - count;
-        base = total;
-        __syncthreads();
+extern "C" __global__ void __launch_bounds__(THREADS)
+    scatter_room(const INDEX *, const DATA *, DATA *, char *workspace, u64 *) {
+    const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
+    const int lane = threadIdx.x % 32, count = i < AXIS ? count_of(workspace)[i] : 0;
+    int sum = count, base = 0;
+    for (int w = 1; w < 32; w *= 2) {
+        const int other = __shfl_up_sync(FULL_WARP, sum, w);
+        if (lane >= w) sum += other;
     }
-    if (threadIdx.x == 0) starts[AXIS] = base;
+    if (lane == 31 && sum) base = atomicAdd(total_of(workspace), sum);
+    base = __shfl_sync(FULL_WARP, base, 31);
+    if (i < AXIS) start_of(workspace)[i] = base + sum - count;
 }
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
     scatter_list(const INDEX *idx, const DATA *, DATA *, char *workspace, u64 *) {
-    const i64 k = (i64)blockIdx.x * 256 + threadIdx.x;
+    const i64 k = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (k >= NIDX) return;
     const i64 i = wrap_index((i64)idx[k], AXIS);
-    if (i >= 0) list_of(workspace)[atomicAdd(cursor_of(workspace) + i, 1)] = (int)k;
-}
-#define WORK char *workspace,
-#else
-#define WORK
-#endif
-
-/* Adds updates order[0..n) of one outer slice to a column. */
-DEV SUM add_rows(SUM sum, const DATA *updates, const int *order, int n, i64 col) {
-#pragma unroll 4
-    for (int k = 0; k < n; k++)
-        sum = sum_of::join(sum, (SUM)to_reg(updates[(i64)order[k] * INNER + col]));
-    return sum;
+    if (i >= 0) list_of(workspace)[start_of(workspace)[i] + slot_of(workspace)[k]] = (int)k;
 }
 
-extern "C" __global__ void __launch_bounds__(TILE)
-    scatter_rows(const INDEX *idx, const DATA *updates, DATA *y, WORK u64 *error) {
-    __shared__ int order[LIST], found[TILE / 32];
-    const i64 row = blockIdx.x, i = row % AXIS, outer = row / AXIS;
-    const i64 col = (i64)blockIdx.y * TILE + threadIdx.x;
-    const int t = threadIdx.x, lane = t % 32, warp = t / 32;
-    const DATA *from = updates + outer * NIDX * INNER;
-    SUM sum = 0;
-    bool scan = true;
-#if LISTS
-    const int first = starts_of(workspace)[i], n = starts_of(workspace)[i + 1] - first;
-    if (n <= LIST) { /* the list is in no order yet */
-        const int *list = list_of(workspace) + first;
-        scan = false;
-        int rank = 0, mine = t < n ? list[t] : 0;
-        for (int k = 0; k < n; k++) rank += list[k] < mine;
-        if (t < n) order[rank] = mine;
-        __syncthreads();
-        if (col < INNER) sum = add_rows(sum, from, order, n, col);
+/* Adds updates order[0..n) to VEC columns, AT_ONCE reads under way. */
+template <int AT_ONCE> DEV void add_rows(SUM *sum, const DATA *column, const int *order, int n) {
+#pragma unroll 1
+    for (int k = 0; k < n; k += AT_ONCE) {
+        pack<DATA, VEC> x[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) { /* the last one again where there are no more */
+            const i64 from = order[k + j < n ? k + j : n - 1];
+            x[j] = *reinterpret_cast<const pack<DATA, VEC> *>(column + from * INNER);
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+            if (k + j < n)
+#pragma unroll
+                for (int v = 0; v < VEC; v++)
+                    sum[v] = sum_of::join(sum[v], (SUM)to_reg(x[j].at[v]));
     }
-#endif
-    if (scan) {
-        for (i64 base = 0; base < NIDX; base += TILE) {
-            const i64 k = base + t;
-            bool hit = false;
-            if (k < NIDX) {
-                const i64 value = (i64)idx[k], at = wrap_index(value, AXIS);
-                if (at < 0 && row == 0 && blockIdx.y == 0) report_index(error, k, value);
-                hit = at == i;
-            }
-            const u32 votes = __ballot_sync(FULL_WARP, hit);
-            __syncthreads(); /* the last list has been used */
-            if (lane == 0) found[warp] = __popc(votes);
+}
+
+/* Bitonic sort of order[0..n), filled up to a power of two (K. Batcher, 1968). */
+DEV void sort(int *order, int n) {
+    int all = FEW;
+    while (all < n) all *= 2;
+    for (int t = n + threadIdx.x; t < all; t += THREADS) order[t] = 0x7fffffff;
+#pragma unroll 1
+    for (int run = 2; run <= all; run *= 2)
+#pragma unroll 1
+        for (int step = run / 2; step > 0; step /= 2) {
             __syncthreads();
-            int before = 0, total = 0;
-            for (int w = 0; w < TILE / 32; w++) {
-                if (w < warp) before += found[w];
-                total += found[w];
+            for (int t = threadIdx.x; t < all / 2; t += THREADS) {
+                const int a = t / step * 2 * step + t % step, b = a + step;
+                const int x = order[a], y = order[b];
+                if ((x > y) == ((a & run) == 0)) order[a] = y, order[b] = x;
             }
-            if (hit) order[before + __popc(votes & ((1u << lane) - 1u))] = (int)k;
-            __syncthreads();
-            if (col < INNER) sum = add_rows(sum, from, order, total, col);
+        }
+    __syncthreads();
+}
+
+/* The updates of row i among EACH*THREADS indices, in order; gives their number. */
+DEV int find(const INDEX *idx, i64 base, i64 i, int *order) {
+    __shared__ int found[WARPS];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const i64 first = base + (i64)threadIdx.x * EACH;
+    int hits = 0, mask = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        if (first + j < NIDX && wrap_index((i64)idx[first + j], AXIS) == i) hits++, mask |= 1 << j;
+    int sum = hits;
+    for (int w = 1; w < 32; w *= 2) {
+        const int other = __shfl_up_sync(FULL_WARP, sum, w);
+        if (lane >= w) sum += other;
+    }
+    __syncthreads(); /* what was found last has been used */
+    if (lane == 31) found[warp] = sum;
+    __syncthreads();
+    int before = sum - hits, total = 0;
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp) before += found[w];
+        total += found[w];
+    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        if (mask >> j & 1) order[before++] = (int)(first + j);
+    __syncthreads();
+    return total;
+}
+
+/* The whole block: a row with n updates, listed from `list` on in no order. */
+DEV void add_many(const INDEX *idx, const DATA *column, DATA *to, const int *list, int n, i64 i,
+                  bool inside) {
+    __shared__ int order[SORTED];
+    __shared__ SUM part[WARPS][VEC][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    SUM sum[VEC];
+    for (int v = 0; v < VEC; v++) sum[v] = 0;
+#pragma unroll 1
+    for (i64 base = 0; base < (n <= SORTED ? 1 : (i64)NIDX); base += EACH * THREADS) {
+        int some = n;
+        if (n <= SORTED) {
+            for (int t = threadIdx.x; t < n; t += THREADS) order[t] = list[t];
+            sort(order, n);
+        } else {
+            some = find(idx, base, i, order);
+        }
+        const int from = (int)((i64)some * warp / WARPS),
+                  end = (int)((i64)some * (warp + 1) / WARPS);
+        if (inside) add_rows<8>(sum, column, order + from, end - from);
+    }
+    for (int v = 0; v < VEC; v++) part[warp][v][lane] = sum[v];
+    __syncthreads();
+    if (warp == 0 && inside) {
+        for (int w = 1; w < WARPS; w++)
+            for (int v = 0; v < VEC; v++) sum[v] = sum_of::join(sum[v], part[w][v][lane]);
+        store_pack<VEC>(to, sum);
+    }
+    __syncthreads(); /* for the next row */
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 3)
+    scatter_rows(const INDEX *idx, const DATA *updates, DATA *y, char *workspace, u64 *) {
+    __shared__ int order[WARPS][FEW];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const i64 first = (i64)blockIdx.x * WARPS, row = first + warp;
+    const i64 col = ((i64)blockIdx.y * 32 + lane) * VEC;
+    const bool inside = col < INNER;
+    if (row < ROWS) {
+        const i64 i = row % AXIS;
+        const int n = count_of(workspace)[i];
+        if (n <= FEW) {
+            const int mine = lane < n ? list_of(workspace)[start_of(workspace)[i] + lane] : 0;
+            int rank = 0;
+            for (int k = 0; k < n; k++) rank += __shfl_sync(FULL_WARP, mine, k) < mine;
+            if (lane < n) order[warp][rank] = mine;
+            __syncwarp();
+            SUM sum[VEC];
+            for (int v = 0; v < VEC; v++) sum[v] = 0;
+            const DATA *column = updates + row / AXIS * NIDX * INNER + col;
+            if (inside) {
+                add_rows<4>(sum, column, order[warp], n);
+                store_pack<VEC>(y + row * INNER + col, sum);
+            }
         }
     }
-    if (col < INNER) y[row * INNER + col] = store_as<DATA>::from(sum);
+#pragma unroll 1
+    for (i64 r = first; r < first + WARPS && r < ROWS; r++) {
+        const i64 i = r % AXIS;
+        const int n = count_of(workspace)[i];
+        if (n > FEW)
+            add_many(idx, updates + r / AXIS * NIDX * INNER + col, y + r * INNER + col,
+                     list_of(workspace) + start_of(workspace)[i], n, i, inside);
+    }
 }
 
 #else

@@ -139,13 +139,14 @@ static void set_options(const struct build *b, const char *out[NOPTIONS]) {
     out[0] = arena_printf(b->a, "--gpu-architecture=%s", b->arch);
 }
 
+/* Of what is compiled and for what, but not by which NVRTC: a pack comes from another machine. */
 static struct hash128 recipe_key(const struct build *b, const struct recipe *r) {
     struct arena_mark mark = arena_mark(b->a);
     const char *option[NOPTIONS];
     struct buf t;
     set_options(b, option);
     buf_init(&t, b->a);
-    buf_printf(&t, "kernel 1, nvrtc %d", b->k->version);
+    buf_puts(&t, "kernel 2,");
     for (int i = 0; i < NOPTIONS; i++) buf_printf(&t, " %s", option[i]);
     for (int i = 0; i < r->n; i++) {
         buf_printf(&t, "\n%s %zu\n", r->text[i].name, r->text[i].bytes);
@@ -154,6 +155,12 @@ static struct hash128 recipe_key(const struct build *b, const struct recipe *r) 
     struct hash128 key = hash_bytes128(t.at, t.n);
     arena_rewind(b->a, mark);
     return key;
+}
+
+/* The cache keeps what each NVRTC made of it. */
+struct hash128 compiler_stored_key(const struct compiler *k, struct hash128 key) {
+    const uint64_t all[3] = {key.lo, key.hi, (uint64_t)k->version};
+    return hash_bytes128(all, sizeof all);
 }
 
 /* ---- compiling ---------------------------------------------------------------------------------
@@ -224,14 +231,27 @@ static const char *log_extract(struct arena *a, const char *log) {
     return t.n ? t.at : arena_strndup(a, log, strnlen(log, 600));
 }
 
+/* The ONNX nodes of the first launch that wants kernel k; its entry when none says. */
+static const char *kernel_origin(const struct plan *p, uint32_t k) {
+    for (uint32_t i = 0; i < p->launches.n; i++) {
+        const struct plan_launch *l = &p->launches.at[i];
+        for (uint32_t c = 0; c < l->ncalls && l->first_call + c < p->calls.n; c++)
+            if (p->calls.at[l->first_call + c].kernel == k && l->origin.i)
+                return interned(&p->strings, l->origin);
+    }
+    return interned(&p->strings, p->kernels.at[k].entry);
+}
+
 static enum status job_failed(struct job *j, const char *log) {
     struct build *b = j->b;
     const char *path = keep_failed(j);
-    return diag_error(b->k->ctx, ST_UNSUPPORTED, interned(&b->p->strings, j->kernel->entry),
-                      "NVRTC %d.%d cannot compile this kernel for %s: %s: %s%s%s; please report it",
-                      b->k->version / 1000, b->k->version % 1000 / 10, b->arch,
-                      b->k->api.nvrtcGetErrorString(j->result), log_extract(b->a, log),
-                      path ? "; its text is in " : "", path ? path : "");
+    return diag_error(
+        b->k->ctx, ST_INTERNAL, kernel_origin(b->p, (uint32_t)(j->kernel - b->p->kernels.at)),
+        "NVRTC %d.%d cannot compile %s of %s for %s: %s: %s%s%s; please report it",
+        b->k->version / 1000, b->k->version % 1000 / 10, interned(&b->p->strings, j->kernel->entry),
+        interned(&b->p->strings, j->kernel->file), b->arch,
+        b->k->api.nvrtcGetErrorString(j->result), log_extract(b->a, log),
+        path ? "; its text is in " : "", path ? path : "");
 }
 
 static enum status job_finish(struct job *j) {
@@ -252,7 +272,9 @@ static enum status job_finish(struct job *j) {
         return job_failed(j, j->image->log);
     }
     k->stats.compiled++;
-    if (k->cache_dir && !cache_put(k->ctx, k->cache_dir, j->r->key, j->image->cubin, bytes) &&
+    if (k->cache_dir &&
+        !cache_put(k->ctx, k->cache_dir, compiler_stored_key(k, j->r->key), j->image->cubin,
+                   bytes) &&
         !k->cache_warned) {
         k->cache_warned = true;
         diag_warning(k->ctx, k->cache_dir,
@@ -280,6 +302,24 @@ static enum status run_jobs(struct compiler *k, struct job *jobs, uint32_t n) {
     return st;
 }
 
+/* From the pack, or from the cache of the NVRTC that would compile it. */
+static enum status find_image(struct compiler *k, struct arena *a, struct image *m) {
+    if (k->pack && pack_get(k->pack, m->key, &m->cubin, &m->bytes)) {
+        k->stats.packed++;
+        return ST_OK;
+    }
+    if (k->pack && !k->pack_warned)
+        diag_warning(k->ctx, pack_path(k->pack),
+                     "kernels are missing in this file and are compiled here; it was made for "
+                     "another model, batch, recipe, GPU, data or version");
+    k->pack_warned = k->pack != NULL;
+    if (!k->version) TRY(compiler_open(k, &k->later, k->driver));
+    if (k->cache_dir &&
+        cache_get(a, k->cache_dir, compiler_stored_key(k, m->key), &m->cubin, &m->bytes))
+        k->stats.cached++;
+    return ST_OK;
+}
+
 /* Kernels may share a text; the first one with it stands for all. */
 static uint32_t recipe_first(const struct recipe *r, uint32_t i) {
     for (uint32_t j = 0; j < i; j++)
@@ -302,9 +342,8 @@ enum status compiler_build(struct compiler *k, const struct plan *p, const char 
         TRY(recipe_make(&b, &p->kernels.at[i], r));
         *m = (struct image){.key = r->key = recipe_key(&b, r), .log = ""};
         if (recipe_first(recipes, i) < i || (known && known(who, m->key))) continue;
-        if (k->cache_dir && cache_get(a, k->cache_dir, m->key, &m->cubin, &m->bytes))
-            k->stats.cached++;
-        else
+        TRY(find_image(k, a, m));
+        if (!m->cubin)
             jobs[missing++] =
                 (struct job){.b = &b, .r = r, .image = m, .kernel = &p->kernels.at[i]};
     }

@@ -42,6 +42,8 @@ enum {
     CU_ATTR_MINOR = 76,
     CU_ATTR_SHARED_OPTIN = 97,
     /* others */
+    CU_FUNC_SHARED = 1,
+    CU_FUNC_REGISTERS = 4,
     CU_FUNC_MAX_DYNAMIC_SHARED = 8,
     CU_OWN_STREAM = 1,
     CU_CAPTURE_THREAD_LOCAL = 1,
@@ -92,6 +94,7 @@ enum {
     F(int, cuModuleUnload, (cu_module module))                                                     \
     F(int, cuModuleGetFunction, (cu_function *function, cu_module module, const char *name))       \
     F(int, cuFuncSetAttribute, (cu_function function, int attribute, int value))                   \
+    F(int, cuFuncGetAttribute, (int *value, int attribute, cu_function function))                  \
     F(int, cuLaunchKernel, (cu_function function, unsigned gx, unsigned gy, unsigned gz,           \
                             unsigned bx, unsigned by, unsigned bz, unsigned shared,                \
                             cu_stream stream, void **arguments, void **extra))
@@ -127,6 +130,8 @@ enum {
     F(int, cublasLtMatmulAlgoGetHeuristic, (lt_handle handle, lt_desc desc, lt_layout a,           \
         lt_layout b, lt_layout c, lt_layout d, lt_preference preference, int wanted,               \
         struct lt_candidate *out, int *found))                                                     \
+    F(int, cublasLtMatmulAlgoCheck, (lt_handle handle, lt_desc desc, lt_layout a, lt_layout b,     \
+        lt_layout c, lt_layout d, const struct lt_algo *algo, struct lt_candidate *out))           \
     F(int, cublasLtMatmul, (lt_handle handle, lt_desc desc, const void *alpha, cu_ptr a,           \
         lt_layout la, cu_ptr b, lt_layout lb, const void *beta, cu_ptr c, lt_layout lc, cu_ptr d,  \
         lt_layout ld, const struct lt_algo *algo, cu_ptr workspace, size_t bytes, cu_stream stream))
@@ -145,10 +150,16 @@ struct lt_candidate { /* cublasLtMatmulHeuristicResult_t */
 enum {
     LT_COMPUTE_32F = 68,
     LT_COMPUTE_64F = 70,
+    LT_COMPUTE_TF32 = 77,
     LT_R_32F = 0,
     LT_R_64F = 1,
+    LT_R_16F = 2,
+    LT_R_16BF = 14,
     LT_DESC_TRANSA = 3,
     LT_DESC_TRANSB = 4,
+    LT_DESC_EPILOGUE = 7,
+    LT_DESC_BIAS = 8,     /* pointer; of the result's type */
+    LT_EPILOGUE_BIAS = 4, /* a value for each row of the column-major result */
     LT_LAYOUT_BATCH_COUNT = 5,
     LT_LAYOUT_BATCH_STRIDE = 6,
     LT_PREF_WORKSPACE = 1,

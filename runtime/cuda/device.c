@@ -127,12 +127,19 @@ static enum status open_device(struct cuda *d, const struct cuda_options *o) {
     if (problem) return diag_error(d->ctx, ST_UNSUPPORTED, "", "no GPU can be used: %s", problem);
     int n = 0;
     TRY_CU(d, cuDeviceGetCount(&n), "", "counting devices");
+    if (n < 1)
+        return diag_error(d->ctx, ST_UNSUPPORTED, "",
+                          "no GPU can be used: the NVIDIA driver finds none");
     if (o->device < 0 || o->device >= n)
         return diag_error(d->ctx, ST_UNSUPPORTED, "", "expected a GPU number in [0, %d), found %d",
                           n, o->device);
     TRY_CU(d, cuDeviceGet(&d->device, o->device), "", "opening the device");
     TRY(read_info(d));
-    TRY(compiler_open(&d->compiler, o, d->info.driver_version));
+    d->compiler.driver = d->info.driver_version;
+    if (o->compiled)
+        TRY(pack_open(&d->arena, o->compiled, d->info.driver_version, &d->compiler.pack));
+    else
+        TRY(compiler_open(&d->compiler, o, d->info.driver_version));
     d->info.nvrtc_version = d->compiler.version;
     cu_context context;
     TRY_CU(d, cuDevicePrimaryCtxRetain(&context, d->device), d->info.name, "making a context");
@@ -152,7 +159,10 @@ enum status cuda_open(struct ctx *c, const struct cuda_options *o, struct cuda *
     intern_init(&d->names, &d->arena);
     d->library_dir = o->library_dir ? arena_strdup(&d->arena, o->library_dir) : NULL;
     d->compiler = (struct compiler){.ctx = c, .arena = &d->arena};
+    d->no_cudnn = o->no_cudnn;
     if (o->cache_dir) d->compiler.cache_dir = arena_strdup(&d->arena, o->cache_dir);
+    d->compiler.later =
+        (struct cuda_options){.library_dir = d->library_dir, .compile_threads = o->compile_threads};
     enum status st = open_device(d, o);
     if (st != ST_OK)
         cuda_close(d);
@@ -165,6 +175,7 @@ void cuda_close(struct cuda *d) {
     if (!d) return;
     if (d->context && d->api.cuCtxSetCurrent(d->context) == CU_OK) {
         lt_close(d);
+        dnn_close(d);
         for (uint32_t i = 0; i < d->modules.n; i++) d->api.cuModuleUnload(d->modules.at[i].module);
         if (d->stream) d->api.cuStreamDestroy(d->stream);
     }
@@ -176,6 +187,12 @@ void cuda_close(struct cuda *d) {
 
 struct cuda_info cuda_get_info(const struct cuda *d) {
     return d->info;
+}
+
+size_t cuda_memory_free(const struct cuda *d) {
+    size_t available = 0, total = 0;
+    if (d->api.cuCtxSetCurrent(d->context) != CU_OK) return 0;
+    return d->api.cuMemGetInfo(&available, &total) == CU_OK ? available : 0;
 }
 
 int cuda_plan_arch(const struct cuda *d) {

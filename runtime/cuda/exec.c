@@ -96,6 +96,12 @@ static enum status check_arch(const struct cuda_exec *x) {
                       have / 10, have % 10, made / 10, made % 10);
 }
 
+static enum status upload(struct cuda_exec *x, cu_ptr to, const void *from, size_t bytes,
+                          const char *name) {
+    TRY_CU(x->d, cuMemcpyHtoDAsync(to, from, bytes, x->d->stream), name, "copying to the GPU");
+    return cuda_wait(x->d, name); /* the source may go away */
+}
+
 /* ---- launches ----------------------------------------------------------------------------------
  */
 static bool has_results(const struct plan_launch *l) {
@@ -129,10 +135,23 @@ static enum status prepare_launch(struct cuda_exec *x, uint32_t i, const uint32_
     }
     e->ncalls = l->ncalls;
     e->functions = f;
+    if (l->kind != LAUNCH_attention && l->kind != LAUNCH_attention_grad) return ST_OK;
+    TRY(attention_prepare(x->d, p, l, &x->arena, &e->attention));
+    size_t bytes = e->attention ? attention_workspace(e->attention) : 0;
+    if (bytes > x->attention_bytes) x->attention_bytes = bytes;
     return ST_OK;
 }
 
-/* Once memory is there: operands, results, workspace (when there is one), error word. */
+static bool takes_table(const struct plan *p, const struct plan_launch *l) {
+    return l->ncalls && p->calls.at[l->first_call].table;
+}
+
+/* Addresses of operands, results, workspace (when there is one), error word. */
+static uint32_t address_count(const struct plan_launch *l) {
+    return l->nin + l->nout + (l->workspace.i != 0) + 1;
+}
+
+/* Once memory is there. */
 static void set_addresses(struct cuda_exec *x, uint32_t i) {
     const struct plan_launch *l = &x->plan->launches.at[i];
     struct exec_launch *e = &x->launches[i];
@@ -151,11 +170,31 @@ static void set_addresses(struct cuda_exec *x, uint32_t i) {
     e->arguments = arguments;
 }
 
+/* Tables of addresses, one after the other in the memory set aside for them. */
+static enum status fill_tables(struct cuda_exec *x) {
+    const struct plan *p = x->plan;
+    cu_ptr to = x->tables;
+    for (uint32_t i = 0; i < p->launches.n; i++) {
+        struct exec_launch *e = &x->launches[i];
+        uint32_t n = address_count(&p->launches.at[i]);
+        if (!takes_table(p, &p->launches.at[i])) continue;
+        TRY(upload(x, to, e->addresses, n * sizeof *e->addresses,
+                   exec_origin(x, &p->launches.at[i])));
+        e->table = to;
+        e->arguments = ARENA_ARRAY(&x->arena, void *, 2); /* NULL at the end */
+        e->arguments[0] = &e->table;
+        to += n * sizeof *e->addresses;
+    }
+    return ST_OK;
+}
+
 static enum status check_calls(const struct cuda_exec *x) {
     const struct plan *p = x->plan;
     for (uint32_t i = 0; i < p->launches.n; i++) {
         const struct plan_launch *l = &p->launches.at[i];
         CHECK(x->ctx, l->first_call <= p->calls.n && l->ncalls <= p->calls.n - l->first_call);
+        for (uint32_t k = 1; k < l->ncalls; k++)
+            CHECK(x->ctx, p->calls.at[l->first_call + k].table == takes_table(p, l));
     }
     for (uint32_t i = 0; i < p->calls.n; i++) {
         const struct plan_call *c = &p->calls.at[i];
@@ -183,15 +222,19 @@ static enum status out_of_memory(struct cuda_exec *x, size_t need) {
 
 static enum status allocate(struct cuda_exec *x) {
     struct cuda *d = x->d;
-    size_t need = x->nerrors * sizeof(uint64_t), available = 0, total = 0;
+    enum { EXTRAS = 3 };
+    const size_t extra[EXTRAS] = {x->nerrors * sizeof(uint64_t), x->table_words * sizeof(cu_ptr),
+                                  x->attention_bytes};
+    cu_ptr *const extra_at[EXTRAS] = {&x->errors, &x->tables, &x->attention_memory};
+    size_t need = extra[0] + extra[1] + extra[2], available = 0, total = 0;
     for (int i = 0; i < ARENA_CLASSES; i++)
         if (!size_add(need, (size_t)x->plan->arena_bytes[i], &need)) need = SIZE_MAX;
     TRY_CU(d, cuMemGetInfo(&available, &total), "", "asking for memory");
     if (need > available) return out_of_memory(x, need);
-    for (int i = 0; i <= ARENA_CLASSES; i++) {
-        bool words = i == ARENA_CLASSES;
-        size_t bytes = words ? x->nerrors * sizeof(uint64_t) : (size_t)x->plan->arena_bytes[i];
-        cu_ptr *at = words ? &x->errors : &x->memory[i];
+    for (int i = 0; i < ARENA_CLASSES + EXTRAS; i++) {
+        bool words = i == ARENA_CLASSES, own = i < ARENA_CLASSES;
+        size_t bytes = own ? (size_t)x->plan->arena_bytes[i] : extra[i - ARENA_CLASSES];
+        cu_ptr *at = own ? &x->memory[i] : extra_at[i - ARENA_CLASSES];
         if (!bytes) continue;
         int e = d->api.cuMemAlloc(at, bytes);
         if (e != CU_OK) *at = 0;
@@ -210,12 +253,6 @@ static enum status pinned(struct cuda_exec *x, size_t bytes, void **out) {
     memset(at, 0, bytes);
     *out = at;
     return ST_OK;
-}
-
-static enum status upload(struct cuda_exec *x, cu_ptr to, const void *from, size_t bytes,
-                          const char *name) {
-    TRY_CU(x->d, cuMemcpyHtoDAsync(to, from, bytes, x->d->stream), name, "copying to the GPU");
-    return cuda_wait(x->d, name); /* the source may go away */
 }
 
 static enum status fill_value(struct cuda_exec *x, const struct plan_buffer *b, cu_ptr to,
@@ -266,7 +303,11 @@ static enum status create(struct cuda_exec *x, cuda_source_fn source, void *user
     x->seconds = ARENA_ARRAY(&x->arena, double, p->launches.n + 1);
     x->nerrors = 1;
     TRY(load_kernels(x, source, user, loaded));
-    for (uint32_t i = 0; i < p->launches.n; i++) TRY(prepare_launch(x, i, loaded));
+    for (uint32_t i = 0; i < p->launches.n; i++) {
+        const struct plan_launch *l = &p->launches.at[i];
+        if (takes_table(p, l)) x->table_words += address_count(l);
+        TRY(prepare_launch(x, i, loaded));
+    }
     TRY(allocate(x));
     void *staging = NULL, *words = NULL;
     enum status st = pinned(x, (size_t)p->arena_bytes[ARENA_IO], &staging);
@@ -274,7 +315,12 @@ static enum status create(struct cuda_exec *x, cuda_source_fn source, void *user
     if (st == ST_OK) st = pinned(x, x->nerrors * sizeof(uint64_t), &words);
     x->errors_seen = words;
     if (st != ST_OK) return st;
-    for (uint32_t i = 0; i < p->launches.n; i++) set_addresses(x, i);
+    for (uint32_t i = 0; i < p->launches.n; i++) {
+        set_addresses(x, i);
+        const struct exec_launch *e = &x->launches[i];
+        if (e->attention) TRY(attention_bind(e->attention, e->addresses, x->attention_memory));
+    }
+    TRY(fill_tables(x));
     return fill_memory(x);
 }
 
@@ -307,11 +353,19 @@ void cuda_destroy(struct cuda_exec *x) {
     for (int i = 0; i < ARENA_CLASSES; i++)
         if (x->memory[i]) api->cuMemFree(x->memory[i]);
     if (x->errors) api->cuMemFree(x->errors);
+    if (x->tables) api->cuMemFree(x->tables);
+    if (x->attention_memory) api->cuMemFree(x->attention_memory);
     if (x->staging) api->cuMemFreeHost(x->staging);
     if (x->errors_seen) api->cuMemFreeHost(x->errors_seen);
     struct ctx *c = x->ctx;
     arena_reset(&x->arena);
     ctx_free(c, x);
+}
+
+uint32_t cuda_cudnn_launches(const struct cuda_exec *x) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < x->plan->launches.n; i++) n += x->launches[i].attention != NULL;
+    return n;
 }
 
 /* ---- transfers ---------------------------------------------------------------------------------
@@ -348,5 +402,5 @@ enum status cuda_write(struct cuda_exec *x, buf_id b, const void *from) {
 }
 
 size_t cuda_bytes(const struct cuda_exec *x) {
-    return x->bytes;
+    return x->bytes + lt_bytes(x->d);
 }

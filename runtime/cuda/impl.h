@@ -27,8 +27,11 @@ struct compiler {
     int version; /* 13000 for 13.0 */
     const char *cache_dir;
     int threads;
-    bool cache_warned;
+    bool cache_warned, pack_warned;
     struct cuda_kernel_stats stats;
+    const struct pack *pack;   /* NULL: none */
+    struct cuda_options later; /* with a pack, NVRTC is opened when a kernel is missing there */
+    int driver;
 };
 struct image {
     struct hash128 key;
@@ -44,6 +47,8 @@ enum status compiler_build(struct compiler *k, const struct plan *p, const char 
                            cuda_source_fn source, void *user, struct arena *a,
                            bool (*known)(void *who, struct hash128 key), void *who,
                            struct image *images) MUST_USE;
+/* Under which key the cache keeps what this NVRTC makes of an image's key. */
+struct hash128 compiler_stored_key(const struct compiler *k, struct hash128 key);
 /* What ptxas or the C++ front end complained about in a log: NULL when nothing. In `a`. */
 const char *compiler_complaint(struct arena *a, const char *log);
 /* "sm_90a" for 90: the features of just that architecture where there are such. */
@@ -57,6 +62,16 @@ bool cache_get(struct arena *a, const char *dir, struct hash128 key, const void 
 /* Store it; complete or not at all. False when the directory cannot be written. Never reports. */
 bool cache_put(struct ctx *c, const char *dir, struct hash128 key, const void *at, size_t bytes);
 const char *cache_path(struct arena *a, const char *dir, struct hash128 key);
+
+/* ---- files of compiled kernels (pack.c) ---------------------------------------------------------
+ */
+struct pack;
+/* Read and check a file, which stays mapped in `a`. `driver` is the driver's version. ST_IO,
+ * ST_PARSE, ST_UNSUPPORTED with one diagnostic. */
+enum status pack_open(struct arena *a, const char *path, int driver,
+                      const struct pack **out) MUST_USE;
+bool pack_get(const struct pack *p, struct hash128 key, const void **at, size_t *bytes);
+const char *pack_path(const struct pack *p);
 
 /* ---- the device (device.c) ----------------------------------------------------------------------
  */
@@ -88,6 +103,8 @@ struct cuda {
     lt_handle lt_handle; /* NULL until the first product */
     cu_ptr lt_workspace;
     VEC(struct chosen_algo *) algos;
+    bool no_cudnn;
+    struct dnn *dnn; /* cudnn.c; NULL until the first attention in 16 bits */
 };
 /* ST_OK, or ST_IO (ST_OUT_OF_MEMORY) with the driver's words about `what`. */
 enum status cuda_status(struct cuda *d, int result, const char *origin, const char *what) MUST_USE;
@@ -103,15 +120,31 @@ enum status cuda_enter(struct cuda *d) MUST_USE;
 /* Wait for the stream. */
 enum status cuda_wait(struct cuda *d, const char *origin) MUST_USE;
 
-/* ---- products (matmul.c) ------------------------------------------------------------------------
+/* ---- products (matmul.c, matmul_choose.c)
+ * ------------------------------------------------------------------------
  */
 struct product;
 /* Everything about a product that does not depend on addresses; chooses the algorithm. */
 enum status product_prepare(struct cuda *d, const struct plan *p, const struct plan_launch *l,
                             struct arena *a, struct product **out) MUST_USE;
-enum status product_run(struct cuda *d, const struct product *p, cu_ptr a, cu_ptr b, cu_ptr c,
+/* Addresses of operands and results in the launch's order. */
+enum status product_run(struct cuda *d, const struct product *p, const cu_ptr *at,
                         const char *origin) MUST_USE;
 void lt_close(struct cuda *d);
+size_t lt_bytes(const struct cuda *d); /* device memory that all products share */
+
+/* ---- attention through cuDNN (cudnn.c, cudnn_graph.c) -------------------------------------------
+ */
+struct attention;
+/* NULL in *out: cuDNN is not there or does not take this launch, which a note says once, and the
+ * plan's own kernels run instead. */
+enum status attention_prepare(struct cuda *d, const struct plan *p, const struct plan_launch *l,
+                              struct arena *a, struct attention **out) MUST_USE;
+size_t attention_workspace(const struct attention *a); /* bytes, shared by launches */
+/* The addresses of operands and results, in order, and of the workspace, for all later runs. */
+enum status attention_bind(struct attention *a, const cu_ptr *addresses, cu_ptr workspace) MUST_USE;
+enum status attention_run(const struct attention *a) MUST_USE;
+void dnn_close(struct cuda *d);
 
 /* ---- the executor (exec.c, run.c, scan.c) -------------------------------------------------------
  */
@@ -119,8 +152,10 @@ struct exec_launch {
     uint32_t ncalls;
     const cu_function *functions; /* per call */
     const cu_ptr *addresses;      /* operands, results, workspace, error word */
-    void **arguments;             /* the same, as the driver wants them */
+    void **arguments;             /* the same, as the driver wants them, or `table` */
+    cu_ptr table;                 /* where the GPU has the addresses; 0: it does not */
     struct product *product;      /* instead of calls */
+    struct attention *attention;  /* likewise */
     uint32_t slot;                /* its error word; 0: cannot fail */
 };
 struct interval { /* of the io arena */
@@ -143,6 +178,10 @@ struct cuda_exec {
     cu_ptr errors; /* one word for each launch that can fail; word 0 is shared by the others */
     uint64_t *errors_seen;
     uint32_t nerrors;
+    cu_ptr tables; /* arguments of launches that take them from memory */
+    size_t table_words;
+    cu_ptr attention_memory; /* cuDNN's workspace */
+    size_t attention_bytes;
     struct exec_launch *launches;
     VEC(struct range) ranges;
     double *seconds;

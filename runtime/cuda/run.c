@@ -84,9 +84,8 @@ enum status exec_launch(struct cuda_exec *x, uint32_t i) {
     const struct plan_launch *l = &x->plan->launches.at[i];
     const struct exec_launch *e = &x->launches[i];
     struct cuda *d = x->d;
-    if (e->product)
-        return product_run(d, e->product, e->addresses[0], e->addresses[1], e->addresses[2],
-                           exec_origin(x, l));
+    if (e->product) return product_run(d, e->product, e->addresses, exec_origin(x, l));
+    if (e->attention) return attention_run(e->attention);
     for (uint32_t k = 0; k < e->ncalls; k++) {
         const struct plan_call *c = &x->plan->calls.at[l->first_call + k];
         int result =
@@ -187,7 +186,7 @@ static int64_t classes(const struct plan_launch *l) {
 static enum status fault_error(struct cuda_exec *x, const struct plan_launch *l, uint64_t word) {
     struct fault f = decode(word);
     long long n = (long long)classes(l);
-    if (l->kind == LAUNCH_cross_entropy)
+    if (l->kind == LAUNCH_cross_entropy || launch_int(l, ATTR_labels, 0))
         return diag_error(x->ctx, ST_DATA, exec_origin(x, l),
                           "expected a label in [0, %lld) or %lld (ignored), found %lld%s at "
                           "position %lld; check the data against the model's classes",

@@ -21,6 +21,8 @@ static void give_up(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #include "base/sys.h"
 #include "codegen/codegen.h"
 #include "driver/session.h"
+#include "gpu_products.h"
+#include "gpu_steps.h"
 #include "op_cases.h"
 #include "passes/pass.h"
 #include "runtime/cuda.h"
@@ -134,6 +136,29 @@ static const struct op_case large[] = {
                                                                            "f[4,5003]~-4.0~4.0 "
                                                                            "i[4]=0,5002,-100,17",
                                                                            "")
+                                                        CASE(
+                                                            gelu, "f[2200,1024]~-4.0~4.0",
+                                                            "approximate=1") CASE(layer_norm,
+                                                                                  "f[515,768]",
+                                                                                  "axis=1 eps=1e-5")
+                                                            CASE(layer_norm, "f[300,8192]",
+                                                                 "axis=1 eps=1e-5")
+                                                                CASE(rms_norm, "f[700,2048]",
+                                                                     "axis=1 eps=1e-6")
+                                                                    CASE(log_softmax,
+                                                                         "f[7,50304]~-4.0~4.0",
+                                                                         "axis=1")
+                                                                        CASE(softmax,
+                                                                             "f[3,120000]~-4.0~4.0",
+                                                                             "axis=1")
+                                                                            CASE(mul,
+                                                                                 "f[2100,768] "
+                                                                                 "f[768]",
+                                                                                 "")
+                                                                                CASE(add,
+                                                                                     "f[9000,40] "
+                                                                                     "f[9000,1]",
+                                                                                     "")
 #undef CASE
 };
 static const struct op_case wrong[] =
@@ -150,7 +175,8 @@ enum {
     LARGE = sizeof large / sizeof large[0],
     WRONG = sizeof wrong / sizeof wrong[0],
     KINDS = 3, /* f32; f32, one node at a time; f64 */
-    CASE_ITEMS = (CASES + LARGE) * KINDS + WRONG
+    PLAIN_ITEMS = (CASES + LARGE) * KINDS + WRONG,
+    CASE_ITEMS = PLAIN_ITEMS + PRODUCT_ITEMS + STEP_ITEMS
 };
 
 /* Outputs of all runs, one after the other. */
@@ -295,7 +321,55 @@ static enum verdict compare_case(struct bench *b, const struct op_case *k, enum 
     return v == SKIP ? SKIP : ok ? PASS : FAIL;
 }
 
+/* Both round a sum of f32 once, in different orders: a unit of bf16 apart at most. */
+static enum verdict run_product_item(struct bench *b, int item) {
+    struct codegen_options cpu = {.threads = 2}, gpu = {.threads = 2, .cuda_arch = b->arch};
+    struct graph *g = product_graph(&b->ctx, item);
+    struct plan *p1 = NULL, *p2 = NULL;
+    struct results want, got;
+    bool same = true;
+    const int64_t *z = product_sizes[item / PRODUCT_FORMS];
+    snprintf(now->name, sizeof now->name, "%s %dx%dx%d", product_names[item % PRODUCT_FORMS],
+             (int)z[0], (int)z[1], (int)z[2]);
+    bool ok = plan_build(g, &cpu, &p1) == ST_OK && run_cpu(b, p1, &want) == ST_OK &&
+              plan_build(g, &gpu, &p2) == ST_OK && run_gpu(b, p2, &got, &same) == ST_OK;
+    if (!ok) failed(b, "does not run");
+    if (ok && !same) ok = failed(b, "another run gave other bits");
+    bool low = p1 && p1->buffers.at[plan_find(p1, BUF_OUTPUT, "y").i].type.dtype == DT_bf16;
+    ok = ok && same_values(b, p2, &want, &got, low ? 0x1p-7 : 1e-5);
+    plan_destroy(p1);
+    plan_destroy(p2);
+    graph_destroy(g);
+    return ok ? PASS : FAIL;
+}
+
+static enum verdict run_step_item(struct bench *b, int item) {
+    struct codegen_options cpu = {.threads = 2}, gpu = {.threads = 2, .cuda_arch = b->arch};
+    struct graph *g = step_item_graph(&b->ctx, item);
+    struct plan *p1 = NULL, *p2 = NULL;
+    struct results want, got;
+    bool same = true, ok;
+    snprintf(now->name, sizeof now->name, "%s %d", item < STEP_CASES ? "step" : "scatter", item);
+    enum status st = plan_build(g, &cpu, &p1);
+    if (st == ST_OK) st = run_cpu(b, p1, &want);
+    if (st == ST_OK) st = plan_build(g, &gpu, &p2);
+    if (st == ST_OK) st = run_gpu(b, p2, &got, &same);
+    if (st != ST_OK)
+        ok = failed(b, "status %d", (int)st);
+    else if (!same)
+        ok = failed(b, "another run gave other bits");
+    else
+        ok = same_values(b, p2, &want, &got, step_tolerance(item));
+    plan_destroy(p1);
+    plan_destroy(p2);
+    graph_destroy(g);
+    return ok ? PASS : FAIL;
+}
+
 static enum verdict run_case_item(struct bench *b, int item) {
+    if (item >= PLAIN_ITEMS + PRODUCT_ITEMS)
+        return run_step_item(b, item - PLAIN_ITEMS - PRODUCT_ITEMS);
+    if (item >= PLAIN_ITEMS) return run_product_item(b, item - PLAIN_ITEMS);
     static const char *const words[KINDS] = {"f32", "f32 unfused", "f64"};
     bool bad = item >= (CASES + LARGE) * KINDS;
     int kind = bad ? 0 : item % KINDS;

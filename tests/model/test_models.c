@@ -35,6 +35,7 @@ struct live {
 struct live_options {
     int threads;
     bool keep_gradients, no_optimize;
+    const char *recipe;
     const char *path; /* NULL: the subject's */
 };
 
@@ -111,6 +112,7 @@ static bool live_open(const struct subject *s, const struct live_options *o, str
     to.weight_decay = 0.1;
     to.keep_gradients = o->keep_gradients;
     to.no_optimize = o->no_optimize;
+    to.recipe = o->recipe;
     if (lathe_context_create(&co, &l->ctx) != LATHE_OK) return live_fail(l, "no context");
     if (lathe_model_open(l->ctx, o->path ? o->path : s->path, &mo, &l->model) != LATHE_OK)
         return live_fail(l, "not opened");
@@ -241,6 +243,25 @@ static void check_unoptimised(struct subject *s, const double *losses) {
     live_close(&l);
 }
 
+/* Trains like the reference within what bf16 rounds away, the same with another thread count. */
+static void check_bf16(struct subject *s, const double *want) {
+    struct live l;
+    double losses[STEPS], other[STEPS];
+    struct live_options o = {.threads = 2, .recipe = "bf16"};
+    bool ok = live_open(s, &o, &l) && train(&l, losses, steps_wanted);
+    double e = ok ? worst_relative(losses, want, steps_wanted) : NAN;
+    if (s->folded_norm) e = ok && losses[steps_wanted - 1] < losses[0] ? 0 : NAN;
+    verdict(e <= 2e-2, "bf16", "%.1e%s", e, ok ? "" : l.error);
+    live_close(&l);
+    if (!ok) return;
+    int steps = steps_wanted < 2 ? steps_wanted : 2;
+    o.threads = 1;
+    ok = live_open(s, &o, &l) && train(&l, other, steps);
+    bool same = ok && memcmp(other, losses, (size_t)steps * sizeof losses[0]) == 0;
+    verdict(same, "bf16 threads", "1%s", ok ? "" : l.error);
+    live_close(&l);
+}
+
 static void check_memory(const struct live *l) {
     double held = (double)lathe_trainer_bytes(l->trainer);
     double planned = (double)plan_bytes(l->trainer->plan);
@@ -296,6 +317,7 @@ static void check_model(struct subject *s) {
     check_determinism(s, &l, losses);
     check_laws(s, &l);
     check_unoptimised(s, losses);
+    check_bf16(s, want);
     check_memory(&l);
     check_export(s, &l);
     putchar('\n');

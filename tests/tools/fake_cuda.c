@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 /* fake_cuda.c - a CUDA driver and a cuBLASLt on host memory, so that the backend's bookkeeping is
  * tested where there is no GPU. Work happens when a stream would start it at the latest: at once,
- * or when a recorded graph is launched. Kernels are functions of the test. Built twice: as
- * libcuda.so.1, and with FAKE_LT as libcublasLt.so.13. */
+ * or when a recorded graph is launched. Kernels are functions of the test; without one they do
+ * nothing. Built three times: as libcuda.so.1, with FAKE_LT as libcublasLt.so.13, and with
+ * FAKE_NVRTC as libnvrtc.so.13, a compiler whose kernels are only names. For the command line,
+ * environment variables say what this machine is like: FAKE_CUDA_VERSION, _COUNT, _ARCH, _MEMORY,
+ * _FAIL (what the first kernel gives) and FAKE_NVRTC_FAIL (a file that does not compile). */
 #include "runtime/cuda/cuda_api.h"
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define API __attribute__((visibility("default")))
 
+#ifndef FAKE_NVRTC
 static void *host(cu_ptr at) {
     return (void *)(uintptr_t)at;
 }
+#endif
 
-#ifndef FAKE_LT
+#if !defined(FAKE_LT) && !defined(FAKE_NVRTC)
 /* ---- what the test sets and reads --------------------------------------------------------------
  */
 API extern size_t fake_memory, fake_used, fake_host_used;
@@ -26,6 +32,22 @@ int fake_fail_launch;    /* the error that the next kernel gives */
 int fake_launches;
 int fake_arch = 90;
 void (*fake_kernel)(const char *name, void **arguments);
+static int fake_version = 13000, fake_count = 1;
+
+static void take_env(const char *name, int *to) {
+    const char *value = getenv(name);
+    if (value) *to = (int)strtol(value, NULL, 10);
+}
+
+static __attribute__((constructor)) void read_environment(void) {
+    int mib = (int)(fake_memory >> 20);
+    take_env("FAKE_CUDA_VERSION", &fake_version);
+    take_env("FAKE_CUDA_COUNT", &fake_count);
+    take_env("FAKE_CUDA_ARCH", &fake_arch);
+    take_env("FAKE_CUDA_FAIL", &fake_fail_launch);
+    take_env("FAKE_CUDA_MEMORY", &mib); /* MiB */
+    fake_memory = (size_t)mib << 20;
+}
 
 /* ---- work, done now or recorded ----------------------------------------------------------------
  */
@@ -98,7 +120,7 @@ static int f_init(unsigned flags) {
     return (int)flags;
 }
 static int f_version(int *v) {
-    *v = 13000;
+    *v = fake_version;
     return 0;
 }
 static int f_error(int e, const char **text) {
@@ -106,7 +128,7 @@ static int f_error(int e, const char **text) {
     return 0;
 }
 static int f_count(int *n) {
-    *n = 1;
+    *n = fake_count;
     return 0;
 }
 static int f_device(int *device, int ordinal) {
@@ -267,6 +289,11 @@ static int f_set_function(cu_function f, int attribute, int value) {
     (void)f;
     return attribute == CU_FUNC_MAX_DYNAMIC_SHARED && value <= 232448 ? 0 : 1;
 }
+static int f_get_function(int *value, int attribute, cu_function f) {
+    (void)attribute, (void)f;
+    *value = 0;
+    return 0;
+}
 static int f_launch(cu_function f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                     unsigned bz, unsigned shared, cu_stream s, void **arguments, void **extra) {
     (void)gy, (void)gz, (void)by, (void)bz, (void)shared, (void)s, (void)extra;
@@ -319,6 +346,7 @@ static const struct entry entries[] = {
     E(cuModuleUnload, f_unload),
     E(cuModuleGetFunction, f_function),
     E(cuFuncSetAttribute, f_set_function),
+    E(cuFuncGetAttribute, f_get_function),
     E(cuLaunchKernel, f_launch),
 };
 
@@ -333,11 +361,14 @@ int cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t flags
     return version >= 12000 ? 0 : 1;
 }
 
-#else
+#elif defined(FAKE_LT)
 /* ---- cuBLASLt ----------------------------------------------------------------------------------
  */
+API extern int fake_lt_asked;
+int fake_lt_asked; /* proposals so far */
 struct lt_desc_st {
-    int compute, ta, tb;
+    int compute, ta, tb, epilogue;
+    char *bias;
 };
 struct lt_layout_st {
     int type, batch;
@@ -372,8 +403,10 @@ LT(int, cublasLtMatmulDescDestroy, (lt_desc d)) {
     return 0;
 }
 LT(int, cublasLtMatmulDescSetAttribute, (lt_desc d, int key, const void *at, size_t n)) {
+    if (key == LT_DESC_BIAS && n == sizeof(void *)) return memcpy(&d->bias, at, n), 0;
     if (n != sizeof(int)) return 7;
-    memcpy(key == LT_DESC_TRANSA ? &d->ta : &d->tb, at, n);
+    if (key != LT_DESC_TRANSA && key != LT_DESC_TRANSB && key != LT_DESC_EPILOGUE) return 7;
+    memcpy(key == LT_DESC_TRANSA ? &d->ta : key == LT_DESC_TRANSB ? &d->tb : &d->epilogue, at, n);
     return 0;
 }
 LT(int, cublasLtMatrixLayoutCreate,
@@ -411,47 +444,135 @@ LT(int, cublasLtMatmulAlgoGetHeuristic,
     int wanted, struct lt_candidate *out, int *found)) {
     (void)h;
     int64_t k = d->ta ? a->rows : a->cols;
-    if ((d->tb ? b->cols : b->rows) != k || (d->ta ? a->cols : a->rows) != c->rows || c != e)
-        return 7;
-    if (a->batch != b->batch || a->batch != c->batch || wanted < 3 || !p->bytes) return 7;
+    fake_lt_asked++;
+    if ((d->tb ? b->cols : b->rows) != k || (d->ta ? a->cols : a->rows) != e->rows) return 7;
+    if (c->rows != e->rows || c->cols != e->cols || c->type != e->type) return 7;
+    if (a->batch != b->batch || a->batch != c->batch || a->batch != e->batch) return 7;
+    if (a->type != b->type || (d->epilogue == LT_EPILOGUE_BIAS && !d->bias)) return 7;
+    bool low = a->type == LT_R_16BF || a->type == LT_R_16F;
+    if (e->type != a->type && !(low && e->type == LT_R_32F)) return 15;
+    if ((d->compute == LT_COMPUTE_64F) != (a->type == LT_R_64F)) return 15;
+    if (wanted < 3 || !p->bytes) return 7;
     for (int i = 0; i < 3; i++) { /* the third gives other bits */
         out[i] = (struct lt_candidate){.waves = 1};
         out[i].algo.data[0] = (uint64_t)i;
-        for (int j = 0; j < 3; j++) out[i].algo.data[1 + j] = p->align[j];
+        for (int j = 0; j < 4; j++) out[i].algo.data[1 + j] = p->align[j];
     }
     *found = 3;
     return 0;
 }
-static double get(const char *at, int64_t i, bool wide) {
-    return wide ? ((const double *)(const void *)at)[i]
-                : (double)((const float *)(const void *)at)[i];
+LT(int, cublasLtMatmulAlgoCheck,
+   (lt_handle h, lt_desc d, lt_layout a, lt_layout b, lt_layout c, lt_layout e,
+    const struct lt_algo *algo, struct lt_candidate *out)) {
+    (void)h, (void)d, (void)a, (void)b, (void)c, (void)e;
+    *out = (struct lt_candidate){.algo = *algo};
+    return algo->data[0] < 3 && algo->data[1] ? 0 : 15;
 }
+
+/* Element `i` of a type; f16 is not wanted. */
+static double get(const char *at, int64_t i, int type) {
+    if (type == LT_R_64F) return ((const double *)(const void *)at)[i];
+    if (type == LT_R_32F) return (double)((const float *)(const void *)at)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)(const void *)at)[i] << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return (double)x;
+}
+static void put(char *at, int type, double x) {
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits += 0x7fff + (bits >> 16 & 1);
+    if (type == LT_R_64F)
+        *(double *)(void *)at = x;
+    else if (type == LT_R_32F)
+        *(float *)(void *)at = f;
+    else
+        *(uint16_t *)(void *)at = (uint16_t)(bits >> 16);
+}
+static int64_t size_of(int type) {
+    return type == LT_R_64F ? 8 : type == LT_R_32F ? 4 : 2;
+}
+
 LT(int, cublasLtMatmul,
    (lt_handle h, lt_desc d, const void *alpha, cu_ptr a, lt_layout la, cu_ptr b, lt_layout lb,
     const void *beta, cu_ptr c, lt_layout lc, cu_ptr e, lt_layout le, const struct lt_algo *algo,
     cu_ptr workspace, size_t bytes, cu_stream stream)) {
-    bool wide = d->compute == LT_COMPUTE_64F;
-    double x = get(alpha, 0, wide), y = get(beta, 0, wide);
+    int scale = d->compute == LT_COMPUTE_64F ? LT_R_64F : LT_R_32F;
+    double x = get(alpha, 0, scale), y = get(beta, 0, scale);
     (void)h, (void)stream;
-    if (c != e || lc != le || (bytes && !workspace)) return 7;
-    if (a % algo->data[1] || b % algo->data[2] || c % algo->data[3]) return 15;
-    int64_t k = d->ta ? la->rows : la->cols, elem = wide ? 8 : 4;
-    for (int64_t i = 0; i < lc->batch * lc->cols * lc->rows; i++) {
-        int64_t batch = i / (lc->cols * lc->rows), col = i / lc->rows % lc->cols,
-                row = i % lc->rows;
-        char *pa = (char *)host(a) + batch * la->stride * elem;
-        char *pb = (char *)host(b) + batch * lb->stride * elem;
-        char *pc = (char *)host(c) + (batch * lc->stride + col * lc->ld + row) * elem;
+    if (bytes && !workspace) return 7;
+    if (a % algo->data[1] || b % algo->data[2] || c % algo->data[3] || e % algo->data[4]) return 15;
+    int64_t k = d->ta ? la->rows : la->cols, in = size_of(la->type), out = size_of(le->type);
+    for (int64_t i = 0; i < le->batch * le->cols * le->rows; i++) {
+        int64_t batch = i / (le->cols * le->rows), col = i / le->rows % le->cols,
+                row = i % le->rows;
+        char *pa = (char *)host(a) + batch * la->stride * in;
+        char *pb = (char *)host(b) + batch * lb->stride * in;
+        char *pc = (char *)host(c) + (batch * lc->stride + col * lc->ld + row) * out;
         double sum = algo->data[0] == 2 ? 1e-3 : 0;
         for (int64_t j = 0; j < k; j++)
-            sum += get(pa, d->ta ? row * la->ld + j : j * la->ld + row, wide) *
-                   get(pb, d->tb ? j * lb->ld + col : col * lb->ld + j, wide);
-        double r = x * sum + (y != 0 ? y * get(pc, 0, wide) : 0);
-        if (wide)
-            *(double *)(void *)pc = r;
-        else
-            *(float *)(void *)pc = (float)r;
+            sum += get(pa, d->ta ? row * la->ld + j : j * la->ld + row, la->type) *
+                   get(pb, d->tb ? j * lb->ld + col : col * lb->ld + j, lb->type);
+        double r = x * sum + (y != 0 ? y * get(pc, 0, lc->type) : 0);
+        if (d->epilogue == LT_EPILOGUE_BIAS) r += get(d->bias, row, le->type);
+        put((char *)host(e) + (batch * le->stride + col * le->ld + row) * out, le->type, r);
     }
+    return 0;
+}
+#else
+/* ---- NVRTC -------------------------------------------------------------------------------------
+ */
+struct nvrtc_program_st {
+    char name[64];
+    bool failed;
+};
+#define RTC(type, name, args)                                                                      \
+    API type name args;                                                                            \
+    type name args
+RTC(int, nvrtcVersion, (int *major, int *minor)) {
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+RTC(const char *, nvrtcGetErrorString, (int error)) {
+    return error ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS";
+}
+RTC(int, nvrtcCreateProgram,
+    (nvrtc_program * p, const char *source, const char *name, int n, const char *const *headers,
+     const char *const *names)) {
+    (void)source, (void)n, (void)headers, (void)names;
+    *p = calloc(1, sizeof **p);
+    strncpy((*p)->name, name, sizeof(*p)->name - 1);
+    return 0;
+}
+RTC(int, nvrtcDestroyProgram, (nvrtc_program * p)) {
+    free(*p);
+    *p = NULL;
+    return 0;
+}
+RTC(int, nvrtcCompileProgram, (nvrtc_program p, int n, const char *const *options)) {
+    const char *bad = getenv("FAKE_NVRTC_FAIL");
+    (void)n, (void)options;
+    p->failed = bad && strcmp(bad, p->name) == 0;
+    return p->failed ? 6 : 0;
+}
+RTC(int, nvrtcGetCUBINSize, (nvrtc_program p, size_t *bytes)) {
+    *bytes = sizeof p->name;
+    return p->failed;
+}
+RTC(int, nvrtcGetCUBIN, (nvrtc_program p, char *to)) {
+    memcpy(to, p->name, sizeof p->name);
+    memcpy(to, "\177ELF", 4);
+    return p->failed;
+}
+static const char failure[] = "body.cuh(7): error: the test does not like it\n";
+RTC(int, nvrtcGetProgramLogSize, (nvrtc_program p, size_t *bytes)) {
+    *bytes = p->failed ? sizeof failure : 1;
+    return 0;
+}
+RTC(int, nvrtcGetProgramLog, (nvrtc_program p, char *to)) {
+    memcpy(to, p->failed ? failure : "", p->failed ? sizeof failure : 1);
     return 0;
 }
 #endif

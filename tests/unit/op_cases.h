@@ -148,14 +148,17 @@ static inline const char *case_name(struct arena *a, const struct op_case *k) {
     return arena_printf(a, "%s %s %s", op_info(k->op)->name, k->operands, k->attrs);
 }
 
-/* The graph of one case with its sum as output "loss" (f64 or f32 as `real` says). */
-static inline struct graph *case_graph(struct ctx *c, const struct op_case *k, enum dtype real) {
+/* The graph of one case with its sum as output "loss" (f64 or f32 as `real` says). The op computes
+ * in `low`. */
+static inline struct graph *case_graph_in(struct ctx *c, const struct op_case *k, enum dtype real,
+                                          enum dtype low) {
     struct graph *g = graph_create(c, "case");
     val_id in[8], first;
     struct attr attrs[ATTR_COUNT];
     int nin = 0, nattr = read_attrs(g, k->attrs, attrs);
     for (const char *s = k->operands; *s; s += strcspn(s, " "), s += *s == ' ') {
         in[nin] = case_operand(g, s, nin, real);
+        if (val_type(g, in[nin])->dtype == real) in[nin] = build_cast(g, in[nin], low, (str_id){0});
         nin++;
     }
     ck_assert_msg(graph_try_add(g, k->op, in, nin, attrs, nattr, "node", &first) == ST_OK,
@@ -163,6 +166,10 @@ static inline struct graph *case_graph(struct ctx *c, const struct op_case *k, e
     int outs = k->op == OP_attention ? 1 : op_info(k->op)->outs; /* not its log-sum-exp */
     graph_add_output(g, "loss", weighted_sum(g, first, outs, real, intern(&g->strings, "node")));
     return g;
+}
+
+static inline struct graph *case_graph(struct ctx *c, const struct op_case *k, enum dtype real) {
+    return case_graph_in(c, k, real, real);
 }
 
 #endif

@@ -480,6 +480,12 @@ static inline void ref_node(struct ref_env *e, node_id n) {
     case OP_attention: ref_attention(e, n, y, false); break;
     case OP_attention_grad: ref_attention(e, n, y, true); break;
     case OP_cross_entropy: ref_cross_entropy(e, n, y); break;
+    case OP_sum_squares:
+        for (int k = 0; k < graph_node(e->g, n)->nin; k++) {
+            const struct ref *x = ref_arg(e, n, k);
+            for (int64_t i = 0; i < x->n; i++) y->at[0] += x->at[i] * x->at[i];
+        }
+        break;
     case OP_sgd:
     case OP_adam: ref_optimizer(e, n, op, y); break;
     default: ck_abort_msg("the reference evaluator has no %s", op_info(op)->name);

@@ -234,6 +234,46 @@ START_TEST(names) {
 }
 END_TEST
 
+/* ---- devices ------------------------------------------------------------------------------------
+ */
+START_TEST(devices) {
+    struct env e;
+    float values[12 * 24 + 1];
+    lathe_tensor w;
+    lathe_trainer *none = NULL;
+    open_trainer(&e);
+    ck_assert_str_eq(lathe_trainer_device(e.trainer), "cpu"); /* unless another is asked for */
+    ck_assert_int_eq(lathe_trainer_get(e.trainer, "a.weight", &w), LATHE_OK);
+    ck_assert_uint_eq(w.bytes, sizeof(float) * 12 * 24);
+    for (int i = 0; i < 12 * 24; i++) values[i] = 0.25F * (float)i;
+    ck_assert_int_eq(lathe_trainer_set(e.trainer, "a.weight", values, w.bytes), LATHE_OK);
+    ck_assert_mem_eq(w.data, values, w.bytes);
+    ck_assert_int_eq(lathe_trainer_set(e.trainer, "a.weight", values, w.bytes + 4), LATHE_USAGE);
+    ck_assert_ptr_nonnull(strstr(e.log.text, "expected 1152 bytes, found 1156"));
+    ck_assert_int_eq(lathe_trainer_set(e.trainer, "nothing", values, 4), LATHE_USAGE);
+    ck_assert_int_eq(lathe_trainer_set(e.trainer, NULL, values, 4), LATHE_USAGE);
+    static const char *const bad[] = {"tpu", "cuda:", "cuda:-1", "cuda:1x", "CPU", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        lathe_train_options o = train_options();
+        o.device = bad[i];
+        e.log.lines = 0;
+        ck_assert_int_eq(lathe_trainer_create(e.model, &o, &none), LATHE_USAGE);
+        ck_assert_ptr_null(none);
+        ck_assert_int_eq(e.log.lines, 1);
+        ck_assert_ptr_nonnull(strstr(e.log.text, "no device is called"));
+    }
+    lathe_train_options o = train_options();
+    o.device = "cuda:8"; /* of a machine with fewer, or with none */
+    e.log.lines = 0;
+    ck_assert_int_eq(lathe_trainer_create(e.model, &o, &none), LATHE_UNSUPPORTED);
+    ck_assert_int_eq(e.log.lines, 1);
+    o.device = "cpu";
+    o.recipe = "fp7";
+    ck_assert_int_ne(lathe_trainer_create(e.model, &o, &none), LATHE_OK);
+    close_env(&e);
+}
+END_TEST
+
 /* ---- evaluation ------------------------------------------------------------------------------ */
 enum { SAMPLES = 24, FEATURES = 12, CLASSES = 5 };
 
@@ -250,7 +290,9 @@ static struct eval_result evaluate(struct env *e, int64_t batch, const struct da
     jmp_buf here;
     e->ctx->ctx.landing = &here;
     if (setjmp(here)) ck_abort_msg("unwound: %s", e->log.text);
-    ck_assert_msg(evaluator_init(&v, e->model, model_path, &mo, src, &t) == ST_OK, "%s",
+    struct forward_options how = {.train = &t};
+    ck_assert_int_eq(device_open(e->ctx, "cpu", "cpu", &how.device), ST_OK);
+    ck_assert_msg(evaluator_init(&v, e->model, model_path, &mo, src, &how) == ST_OK, "%s",
                   e->log.text);
     ck_assert_msg(evaluator_run(&v, &r) == ST_OK, "%s", e->log.text);
     e->ctx->ctx.landing = NULL;
@@ -299,6 +341,7 @@ int main(void) {
     tcase_add_loop_test(c, any_allocation_may_fail, 0, (int)(sizeof lives / sizeof lives[0]));
     tcase_add_test(c, options);
     tcase_add_test(c, names);
+    tcase_add_test(c, devices);
     tcase_add_test(c, any_batch_evaluates_the_same);
     suite_add_tcase(s, c);
     SRunner *r = srunner_create(s);

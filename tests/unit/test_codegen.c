@@ -82,6 +82,26 @@ static val_id reduce(struct graph *g, enum op op, val_id x, int64_t first, int64
     return build_reduce(g, op, x, axes, (int)n, false, none);
 }
 
+/* dq, dk, dv [B,H,T,D] of a gradient of attention, from inputs. */
+static val_id attention_gradient(struct graph *g) {
+    val_id in[6];
+    static const char *const names[6] = {"q", "k", "v", "y", "lse", "g"};
+    for (int k = 0; k < 6; k++)
+        in[k] = k == 4 ? input(g, names[k], F32(2, 2, 5)) : input(g, names[k], F32(2, 2, 5, 4));
+    struct attr a[] = {{.key = ATTR_scale, .f = 0.5}, {.key = ATTR_causal, .i = 1}};
+    return graph_add(g, OP_attention_grad, in, 6, a, 2, none);
+}
+
+/* x [2,2,5,4], its halves turned by c and s. */
+static val_id rotated(struct graph *g, val_id x, val_id c, val_id s) {
+    val_id a = build_slice(g, x, (dim[]){0, 0, 0, 0}, (dim[]){2, 2, 5, 2}, NULL, none);
+    val_id b = build_slice(g, x, (dim[]){0, 0, 0, 2}, (dim[]){2, 2, 5, 2}, NULL, none);
+    val_id ac = build_2(g, OP_mul, a, c, none), bs = build_2(g, OP_mul, b, s, none);
+    val_id bc = build_2(g, OP_mul, b, c, none), as = build_2(g, OP_mul, a, s, none);
+    val_id low = build_2(g, OP_add, ac, bs, none), high = build_2(g, OP_sub, bc, as, none);
+    return build_concat(g, (val_id[]){low, high}, 2, 3, none);
+}
+
 #define BEGIN(NAME)                                                                                \
     START_TEST(NAME) {                                                                             \
         struct test_env t;                                                                         \
@@ -219,6 +239,57 @@ ck_assert_int_eq(l->in[1].strides[0], 1); /* the transpose of w */
 plan_destroy(p);
 END
 
+/* Stacked [3,B,H,T,D], then [B,T,3,H,D] as one matrix: written where the product reads. */
+BEGIN(attention_gradients_are_stacked_in_place)
+val_id d = attention_gradient(g), parts[3];
+for (uint32_t k = 0; k < 3; k++)
+    parts[k] = build_reshape(g, (val_id){d.i + k}, (dim[]){1, 2, 2, 5, 4}, 5, none);
+val_id x = build_concat(g, parts, 3, 0, none);
+x = build_transpose(g, x, (int64_t[]){1, 3, 0, 2, 4}, none);
+x = build_reshape(g, x, (dim[]){10, 24}, 2, none);
+graph_add_output(g, "dx", build_matmul(g, x, param(g, "w", F32(8, 24)), false, true, none));
+graph_add_output(g, "bias", reduce(g, OP_reduce_sum, x, 0, 1));
+struct plan *p = build_logged(&t, g, &fused);
+ck_assert_uint_eq(p->launches.n, 3); /* the gradient, the product, the sum over rows */
+const struct plan_launch *l = &p->launches.at[0];
+ck_assert_int_eq(l->kind, LAUNCH_attention_grad);
+for (int k = 0; k < 3; k++) {
+    static const int64_t want[4] = {120, 4, 24, 1};
+    ck_assert_int_eq(l->out[k].offset, 8 * k);
+    ck_assert_mem_eq(l->out[k].strides, want, sizeof want);
+}
+for (uint32_t k = 1; k < 3; k++) {
+    ck_assert_uint_eq(p->launches.at[k].in[0].buffer.i, l->out[0].buffer.i);
+    ck_assert(view_contiguous(&p->launches.at[k].in[0]));
+}
+plan_destroy(p);
+END
+
+/* As above through the gradient of a rotation of q and k: each is read once and written once. */
+BEGIN(rotated_gradients_are_stacked_in_place)
+val_id d = attention_gradient(g), parts[3];
+val_id c = param(g, "c", F32(5, 2)), s = param(g, "s", F32(5, 2));
+for (uint32_t k = 0; k < 3; k++) {
+    val_id part = (val_id){d.i + k};
+    part = build_transpose(g, k < 2 ? rotated(g, part, c, s) : part, (int64_t[]){0, 2, 1, 3}, none);
+    parts[k] = build_reshape(g, part, (dim[]){2, 5, 8}, 3, none);
+}
+val_id x = build_reshape(g, build_concat(g, parts, 3, 2, none), (dim[]){10, 24}, 2, none);
+graph_add_output(g, "dx", build_matmul(g, x, param(g, "w", F32(8, 24)), false, true, none));
+struct plan *p = build_logged(&t, g, &fused);
+ck_assert_uint_eq(p->launches.n, 4); /* the gradient, two rotations, the product */
+buf_id b = p->launches.at[3].in[0].buffer;
+ck_assert_int_eq(p->launches.at[3].kind, LAUNCH_matmul);
+ck_assert_uint_eq(p->launches.at[0].out[2].buffer.i, b.i);
+ck_assert_int_eq(p->launches.at[0].out[2].offset, 16);
+for (uint32_t k = 1; k < 3; k++) {
+    ck_assert_uint_eq(p->launches.at[k].nout, 2);
+    ck_assert_uint_eq(p->launches.at[k].out[0].buffer.i, b.i);
+    ck_assert_uint_eq(p->launches.at[k].out[1].buffer.i, b.i);
+}
+plan_destroy(p);
+END
+
 BEGIN(concat_is_written_in_place)
 val_id a = input(g, "a", F32(3, 4)), b = input(g, "b", F32(5, 3));
 val_id x = build_1(g, OP_exp, a, none);
@@ -342,8 +413,8 @@ START_TEST(deterministic_and_quick) {
     best /= 10;
 #endif
     ck_assert_msg(best < 0.2, "planning took %.0f ms", best * 1e3);
-    /* per layer 4 products, attention, and 4 groups: qkv bias, 2 norms with residuals, gelu */
-    ck_assert_uint_eq(p->launches.n, 12 * 9 + 5);
+    /* per layer 4 products with bias or residual, attention, and 3 groups: 2 norms, gelu */
+    ck_assert_uint_eq(p->launches.n, 12 * 8 + 5);
     plan_destroy(p);
     graph_destroy(g);
     free(zeros);
@@ -362,6 +433,8 @@ int main(void) {
     tcase_add_test(tc, few_long_rows_are_cut);
     tcase_add_test(tc, no_cycles);
     tcase_add_test(tc, attention_heads_are_views);
+    tcase_add_test(tc, attention_gradients_are_stacked_in_place);
+    tcase_add_test(tc, rotated_gradients_are_stacked_in_place);
     tcase_add_test(tc, concat_is_written_in_place);
     tcase_add_test(tc, optimizer_works_in_place);
     tcase_add_test(tc, late_reader_forces_a_copy);

@@ -208,7 +208,8 @@ START_TEST(test_compile) {
         for (int i = 0; i < 3; i++) {
             struct plan *p = one_kernel(&t, bad[i][0], bad[i][1], 90);
             t.log[0] = '\0';
-            ck_assert_int_eq(cuda_compile_check(&t.ctx, NULL, p, source, NULL, &n), ST_UNSUPPORTED);
+            ck_assert_int_eq(cuda_compile_check(&t.ctx, NULL, p, source, NULL, &n),
+                             i == 1 ? ST_INTERNAL : ST_UNSUPPORTED);
             ck_assert_int_eq(lines(t.log), 1);
             ck_assert_msg(strstr(t.log, bad[i][2]) != NULL, "%s", t.log);
             plan_destroy(p);
@@ -234,7 +235,9 @@ START_TEST(test_compile_cache) {
         for (int run = 0; run < 4; run++) {
             struct compiler k = {.ctx = &t.ctx, .arena = &t.arena, .cache_dir = dir};
             ck_assert(compiler_open(&k, NULL, 0) == ST_OK);
-            if (run == 2) overwrite(cache_path(&t.arena, dir, m[0].key), -3, 'X', -1);
+            if (run == 2)
+                overwrite(cache_path(&t.arena, dir, compiler_stored_key(&k, m[0].key)), -3, 'X',
+                          -1);
             ck_assert(compiler_build(&k, p, "sm_90a", source, NULL, &t.arena, NULL, NULL, m) ==
                       ST_OK);
             ck_assert_uint_eq(k.stats.compiled, run == 0 || run == 2);
@@ -258,6 +261,52 @@ START_TEST(test_compile_cache) {
 }
 END_TEST
 
+/* Two kernels of one text and one of another make a file of two; what the file holds is what NVRTC
+ * gives; another architecture is another key; a driver that is too old and any damage are refused.
+ */
+START_TEST(test_pack) {
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    if (have_nvrtc(&t)) {
+        const char *path = arena_printf(&t.arena, "%s/x.pack", temp_dir(&t));
+        struct plan *p = one_kernel(&t, "add.cu", "add", 80);
+        add_kernel(p, "add.cu", "index", p->kernels.at[0].config);
+        add_kernel(p, "add.cu", "add", "#pragma once\n#define T float\n#define N 101\n");
+        struct cuda_options o = {.compile_threads = 1};
+        uint32_t n = 0;
+        ck_assert_msg(cuda_pack(&t.ctx, &o, p, 86, source, NULL, path, &n) == ST_OK, "%s", t.log);
+        ck_assert_uint_eq(n, 2);
+        const struct pack *pack = NULL;
+        ck_assert_msg(pack_open(&t.arena, path, 13000, &pack) == ST_OK, "%s", t.log);
+        for (int arch = 80; arch <= 86; arch += 6) {
+            struct image m[3];
+            struct compiler k = {.ctx = &t.ctx, .arena = &t.arena, .pack = pack};
+            k.pack_warned = true;
+            ck_assert(compiler_build(&k, p, compiler_arch(&t.arena, arch), source, NULL, &t.arena,
+                                     NULL, NULL, m) == ST_OK);
+            ck_assert_uint_eq(k.stats.packed, arch == 86 ? 2 : 0);
+            ck_assert_uint_eq(k.stats.compiled, arch == 86 ? 0 : 2);
+            ck_assert(k.version == 0 || arch != 86); /* NVRTC is not even opened */
+            for (int i = 0; i < 3; i++) ck_assert(!memcmp(m[i].cubin, "\177ELF", 4));
+            ck_assert((m[0].cubin == m[1].cubin) && (m[0].cubin != m[2].cubin));
+        }
+        ck_assert_int_eq(pack_open(&t.arena, path, 11080, &pack), ST_UNSUPPORTED);
+        ck_assert_int_eq(cuda_pack(&t.ctx, &o, p, 75, source, NULL, path, &n), ST_USAGE);
+        for (long at = 0; at < 40; at += 8) { /* magic, version, entries, bytes, checksum */
+            const char *bad = arena_printf(&t.arena, "%s.%ld", path, at);
+            struct file_map whole;
+            ck_assert(sys_map_file(&t.arena, path, &whole) == ST_OK);
+            ck_assert(sys_write_file(&t.ctx, bad, whole.at, whole.size) == ST_OK);
+            overwrite(bad, at, 0x7f, -1);
+            ck_assert_int_eq(pack_open(&t.arena, bad, 13000, &pack), ST_PARSE);
+        }
+        plan_destroy(p);
+    }
+    test_end(&t);
+}
+END_TEST
+
 int main(void) {
     struct test_env t;
     test_begin(&t);
@@ -272,6 +321,7 @@ int main(void) {
     tcase_add_test(tc, test_cache);
     tcase_add_test(tc, test_cache_processes);
     tcase_add_test(tc, test_complaints);
+    tcase_add_test(tc, test_pack);
     if (nvrtc) {
         tcase_add_test(tc, test_compile);
         tcase_add_test(tc, test_compile_cache);

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recipe.c - the built-in recipes and the reader of recipe texts. */
+#include "passes/recipe.h"
+#include "base/arena.h"
+#include "base/diag.h"
+#include "base/sys.h"
+#include "base/vec.h"
+#include <string.h>
+
+// clang-format off
+static const struct recipe_text builtins[] = {
+    {"fp32", "weights, activations, gradients and optimizer states in f32",
+     "# Everything in f32.\n"
+     "compute = f32         # operands and results of products and attention\n"
+     "activations = f32     # values that are kept in memory\n"
+     "gradients = follow    # as the values that they belong to\n"
+     "master = f32          # weights as the optimizer sees them, and its states\n"
+     "tf32 = false          # true: f32 products on a GPU may round their operands to TF32\n"
+     "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
+     "save = auto           # for gradients: auto computes cheap values again, all keeps them\n"},
+    {"bf16", "f32 weights; products, attention and kept values in bf16; sums in f32",
+     "# f32 master weights, each rounded to bf16 once a step where a product needs it. Products and\n"
+     "# attention take and give bf16 and add in f32. Elementwise chains, norms, softmax, reductions\n"
+     "# and the loss compute in f32; what is kept in memory between them is bf16. Convolutions, and\n"
+     "# what lies between two of them, stay f32.\n"
+     "compute = bf16\n"
+     "activations = bf16\n"
+     "gradients = follow    # bf16 out of products; clipping and the optimizer compute in f32\n"
+     "master = f32\n"
+     "tf32 = false          # for what stays f32\n"
+     "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
+     "save = auto           # for gradients: auto computes cheap values again, all keeps them\n"
+     "keep_wide =           # names of nodes whose products stay f32, such as *router*, lm_head\n"},
+};
+// clang-format on
+
+const struct recipe_text *recipe_builtins(int *n) {
+    *n = (int)(sizeof builtins / sizeof builtins[0]);
+    return builtins;
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+struct text {
+    const char *at;
+    size_t n;
+};
+struct reader {
+    struct ctx *ctx;
+    struct arena *arena;
+    const char *file;
+    int line;
+    struct text key, value;
+    struct recipe *r;
+};
+
+static struct text trim(struct text t) {
+    while (t.n > 0 && (t.at[0] == ' ' || t.at[0] == '\t')) t.at++, t.n--;
+    while (t.n > 0 && (t.at[t.n - 1] == ' ' || t.at[t.n - 1] == '\t' || t.at[t.n - 1] == '\r'))
+        t.n--;
+    return t;
+}
+
+static bool is_word(struct text t, const char *word) {
+    return t.n == strlen(word) && memcmp(t.at, word, t.n) == 0;
+}
+
+static enum status wrong(const struct reader *x, const char *expected, struct text found) {
+    return diag_error(x->ctx, ST_USAGE, "", "%s:%d: expected %s, found '%.*s'", x->file, x->line,
+                      expected, (int)(found.n < 200 ? found.n : 200), found.at);
+}
+
+static enum status read_type(struct reader *x, enum dtype *out) {
+    if (is_word(x->value, "f32"))
+        *out = DT_f32;
+    else if (is_word(x->value, "bf16"))
+        *out = DT_bf16;
+    else
+        return wrong(x, "f32 or bf16", x->value);
+    return ST_OK;
+}
+
+static enum status read_compute(struct reader *x) {
+    return read_type(x, &x->r->compute);
+}
+
+static enum status read_activations(struct reader *x) {
+    return read_type(x, &x->r->activations);
+}
+
+static enum status read_gradients(struct reader *x) {
+    return is_word(x->value, "follow") ? ST_OK : wrong(x, "follow", x->value);
+}
+
+static enum status read_master(struct reader *x) {
+    return is_word(x->value, "f32") ? ST_OK : wrong(x, "f32", x->value);
+}
+
+static enum status read_tf32(struct reader *x) {
+    x->r->tf32 = is_word(x->value, "true");
+    return x->r->tf32 || is_word(x->value, "false") ? ST_OK : wrong(x, "true or false", x->value);
+}
+
+static enum status read_chunk_loss(struct reader *x) {
+    const char *expected = "auto, off or a number of rows from 1 to 2^30";
+    int64_t n = 0;
+    x->r->chunk_loss = CHUNK_AUTO;
+    if (is_word(x->value, "auto")) return ST_OK;
+    x->r->chunk_loss = CHUNK_OFF;
+    if (is_word(x->value, "off")) return ST_OK;
+    for (size_t i = 0; i < x->value.n; i++) {
+        char d = x->value.at[i];
+        if (d < '0' || d > '9' || n > (1 << 30)) return wrong(x, expected, x->value);
+        n = 10 * n + (d - '0');
+    }
+    if (n < 1 || n > (1 << 30)) return wrong(x, expected, x->value);
+    x->r->chunk_loss = n;
+    return ST_OK;
+}
+
+static enum status read_save(struct reader *x) {
+    x->r->save = is_word(x->value, "all") ? SAVE_ALL : SAVE_AUTO;
+    if (x->r->save == SAVE_ALL || is_word(x->value, "auto")) return ST_OK;
+    return wrong(x, "auto or all", x->value);
+}
+
+static enum status read_keep_wide(struct reader *x) {
+    enum { PATTERNS_MAX = 64 };
+    const char **list = ARENA_ARRAY(x->arena, const char *, PATTERNS_MAX);
+    struct text rest = x->value;
+    x->r->nkeep_wide = 0;
+    x->r->keep_wide = list;
+    while (rest.n > 0) {
+        const char *comma = memchr(rest.at, ',', rest.n);
+        struct text one = {rest.at, comma ? (size_t)(comma - rest.at) : rest.n};
+        rest.at += one.n + (comma != NULL), rest.n -= one.n + (comma != NULL);
+        one = trim(one);
+        if (one.n == 0 || (comma && trim(rest).n == 0))
+            return wrong(x, "patterns of node names, comma-separated", x->value);
+        if (x->r->nkeep_wide == PATTERNS_MAX) return wrong(x, "at most 64 patterns", x->value);
+        list[x->r->nkeep_wide++] = arena_strndup(x->arena, one.at, one.n);
+    }
+    return ST_OK;
+}
+
+static const struct {
+    const char *name;
+    enum status (*read)(struct reader *x);
+} keys[] = {
+    {"compute", read_compute},     {"activations", read_activations},
+    {"gradients", read_gradients}, {"master", read_master},
+    {"tf32", read_tf32},           {"chunk_loss", read_chunk_loss},
+    {"save", read_save},           {"keep_wide", read_keep_wide},
+};
+enum { KEYS = sizeof keys / sizeof keys[0] };
+
+static enum status read_line(struct reader *x, struct text line, int *seen) {
+    const char *comment = line.n ? memchr(line.at, '#', line.n) : NULL;
+    if (comment) line.n = (size_t)(comment - line.at);
+    line = trim(line);
+    if (line.n == 0) return ST_OK;
+    const char *eq = memchr(line.at, '=', line.n);
+    if (!eq) return wrong(x, "key = value", line);
+    x->key = trim((struct text){line.at, (size_t)(eq - line.at)});
+    x->value = trim((struct text){eq + 1, (size_t)(line.at + line.n - eq - 1)});
+    int k = 0;
+    while (k < KEYS && !is_word(x->key, keys[k].name)) k++;
+    if (k == KEYS)
+        return wrong(x,
+                     "compute, activations, gradients, master, tf32, chunk_loss, save or keep_wide",
+                     x->key);
+    if (seen[k])
+        return diag_error(x->ctx, ST_USAGE, "",
+                          "%s:%d: expected each key once, found '%s' as on line %d", x->file,
+                          x->line, keys[k].name, seen[k]);
+    seen[k] = x->line;
+    return keys[k].read(x);
+}
+
+enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const char *text,
+                         size_t n, struct recipe *out) {
+    struct reader x = {.ctx = c, .arena = a, .file = file, .r = out};
+    int seen[KEYS] = {0};
+    struct text rest = {text, n};
+    *out = (struct recipe){.name = arena_strdup(a, file),
+                           .compute = DT_f32,
+                           .activations = DT_f32,
+                           .chunk_loss = CHUNK_AUTO};
+    while (rest.n > 0) {
+        const char *end = memchr(rest.at, '\n', rest.n);
+        struct text line = {rest.at, end ? (size_t)(end - rest.at) : rest.n};
+        rest.at += line.n + (end != NULL), rest.n -= line.n + (end != NULL);
+        x.line++;
+        TRY(read_line(&x, line, seen));
+    }
+    return ST_OK;
+}
+
+enum status recipe_find(struct ctx *c, struct arena *a, const char *name, struct recipe *out) {
+    enum { FILE_MAX = 1 << 20 };
+    if (!name) name = builtins[0].name;
+    for (size_t i = 0; i < sizeof builtins / sizeof builtins[0]; i++)
+        if (strcmp(builtins[i].name, name) == 0)
+            return recipe_parse(c, a, name, builtins[i].text, strlen(builtins[i].text), out);
+    if (!sys_exists(name) || sys_is_dir(name))
+        return diag_error(c, ST_USAGE, "", "no recipe is called '%s'; `lathe recipes` lists them",
+                          name);
+    struct file_map map;
+    TRY(sys_map_file(a, name, &map));
+    if (map.size > FILE_MAX)
+        return diag_error(c, ST_USAGE, "", "%s: expected a recipe, found a file of %zu bytes", name,
+                          map.size);
+    return recipe_parse(c, a, name, (const char *)map.at, map.size, out);
+}
+
+/* ---- patterns ------------------------------------------------------------------------------ */
+bool recipe_match(const char *p, const char *name, size_t n) {
+    const char *star = NULL, *end = name + n, *back = name;
+    while (name < end) {
+        if (*p == '*') {
+            star = p++, back = name;
+        } else if (*p != '\0' && (*p == '?' || *p == *name)) {
+            p++, name++;
+        } else if (star) { /* the last star takes one character more */
+            p = star + 1, name = ++back;
+        } else {
+            return false;
+        }
+    }
+    while (*p == '*') p++;
+    return *p == '\0';
+}
+
+bool recipe_keeps_wide(const struct recipe *r, const char *origin) {
+    while (r && *origin) {
+        const char *end = strstr(origin, "; ");
+        size_t n = end ? (size_t)(end - origin) : strlen(origin);
+        for (int k = 0; k < r->nkeep_wide; k++)
+            if (recipe_match(r->keep_wide[k], origin, n)) return true;
+        origin += n + (end ? 2 : 0);
+    }
+    return false;
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+/* recipe.h - which numbers a step computes with, as a short text: `key = value` lines and `#`
+ * comments. The built-in recipes are such texts too. What the values do to a graph is in
+ * precision.c; docs/recipes.md explains the keys. */
+#ifndef LATHE_PASSES_RECIPE_H
+#define LATHE_PASSES_RECIPE_H
+
+#include "ir/types.h"
+
+enum { CHUNK_AUTO = -1, CHUNK_OFF = 0 };
+enum save_mode { SAVE_AUTO, SAVE_ALL };
+struct recipe {
+    const char *name;
+    enum dtype compute;           /* f32 or bf16: products and attention */
+    enum dtype activations;       /* f32 or bf16: values that are kept in memory */
+    bool tf32;                    /* f32 products on a GPU may round their operands to TF32 */
+    int64_t chunk_loss;           /* rows of logits at a time: CHUNK_AUTO, CHUNK_OFF or a number */
+    enum save_mode save;          /* what the backward part finds in memory */
+    const char *const *keep_wide; /* patterns of node names whose products stay f32 */
+    int nkeep_wide;
+};
+
+struct recipe_text {
+    const char *name, *what, *text;
+};
+const struct recipe_text *recipe_builtins(int *n);
+
+/* Read a recipe; what `out` points to lives in `a`. `file` names the text in messages: an error is
+ * one line, "FILE:LINE: expected .., found ..". ST_USAGE. */
+enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const char *text,
+                         size_t n, struct recipe *out) MUST_USE;
+/* A built-in recipe by name (NULL: fp32), or the file of that name. */
+enum status recipe_find(struct ctx *c, struct arena *a, const char *name,
+                        struct recipe *out) MUST_USE;
+/* Whether a name fits a pattern: `*` is any text, `?` any character. */
+bool recipe_match(const char *pattern, const char *name, size_t n);
+/* Whether products of nodes named `origin` ("; "-separated when merged) stay f32. */
+bool recipe_keeps_wide(const struct recipe *r, const char *origin);
+
+#endif

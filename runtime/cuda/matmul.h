@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+/* matmul.h - one product as cuBLASLt sees it; shared by matmul.c, which describes and runs it, and
+ * matmul_choose.c, which picks the algorithm. */
+#ifndef LATHE_RUNTIME_CUDA_MATMUL_H
+#define LATHE_RUNTIME_CUDA_MATMUL_H
+
+#include "runtime/cuda/impl.h"
+
+enum { LT_WORKSPACE = 32 << 20 }; /* what the library asks for on Hopper */
+
+/* All that a choice of algorithm depends on, in cuBLASLt's column-major terms. `r` is the matrix
+ * that is added: a residual, or the result itself. */
+struct shape {
+    int64_t m, n, k, lda, ldb, ldc, ldr, batch, sa, sb, sc, sr;
+    uint32_t align_a, align_b, align_c, align_r;
+    int32_t ta, tb, operand, result, compute; /* element types and arithmetic as the library says */
+    int32_t bias, beta, residual;             /* no padding: shapes are compared as bytes */
+};
+struct chosen_algo {
+    struct shape shape;
+    struct lt_algo algo;
+    size_t workspace;
+};
+
+/* One strided call, repeated at each of `loops` quadruples of offsets (bytes): a, b, result,
+ * residual, in the plan's order. */
+struct product {
+    struct shape shape;
+    bool swap;  /* the plan's b is cuBLASLt's a */
+    bool clear; /* K is 0: nothing is added up */
+    uint32_t nin;
+    int64_t elem, elem_c, loops; /* bytes of an operand's and a result's element */
+    int64_t (*offsets)[4];
+    double alpha;
+    lt_desc desc;
+    lt_layout a, b, c, r; /* r: NULL when the result is what is added to */
+    struct chosen_algo *algo;
+    struct cuda *d;
+};
+
+/* The same call on other memory; a, b as cuBLASLt names them, `add` is c when there is no residual.
+ * A library's error code. */
+int product_call(struct cuda *d, const struct product *p, cu_ptr a, cu_ptr b, cu_ptr bias,
+                 cu_ptr add, cu_ptr c, const struct lt_algo *algo, size_t workspace);
+/* ST_OK, or a diagnostic with the library's words. */
+enum status lt_status(struct cuda *d, int result, const char *origin, const char *what) MUST_USE;
+const char *lt_words(int result);
+/* Fills p->algo. */
+enum status product_choose(struct cuda *d, struct product *p, const char *origin) MUST_USE;
+
+#endif

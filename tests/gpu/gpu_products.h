@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+/* gpu_products.h - graphs of bf16 products with bias, residual and accumulation, in sizes whose
+ * rows are aligned to anything from 2 to 16 bytes; operands are parameters, results outputs. */
+#ifndef LATHE_TESTS_GPU_PRODUCTS_H
+#define LATHE_TESTS_GPU_PRODUCTS_H
+
+#include "ir/build.h"
+#include "ir/plan.h"
+
+static const int64_t product_sizes[][3] = {{1, 17, 129},   {3, 1, 17},     {17, 129, 3},
+                                           {127, 3, 127},  {129, 127, 17}, {129, 130, 1},
+                                           {64, 256, 512}, {300, 768, 96}};
+enum {
+    PRODUCT_FORMS = 6,
+    PRODUCT_SIZES = sizeof product_sizes / sizeof product_sizes[0],
+    PRODUCT_ITEMS = PRODUCT_FORMS * PRODUCT_SIZES
+};
+static const char *const product_names[PRODUCT_FORMS] = {
+    "product", "bias", "bias and residual", "f32 result", "accumulation in f32", "f32 with both"};
+
+static inline val_id product_param(struct graph *g, const char *name, enum dtype t, int64_t rows,
+                                   int64_t cols) {
+    struct type type = {.dtype = t, .rank = rows ? 2 : 1, .dims = {rows ? rows : cols, cols}};
+    size_t size = dtype_size(t), n = (size_t)type_count(&type);
+    char *at = arena_alloc(&g->arena, n * size);
+    for (size_t i = 0; i < n; i++)
+        dtype_store(t, at + i * size,
+                    (double)((i * 37 + (size_t)name[0] * 13) % 101) / 64 - 0.78125);
+    struct attr a[] = {{.key = ATTR_name, .s = name},
+                       {.key = ATTR_init, .blob = graph_blob(g, at, n * size, false)}};
+    return graph_source(g, OP_param, &type, a, 2, (str_id){0});
+}
+
+static inline struct graph *product_graph(struct ctx *c, int item) {
+    const int64_t *z = product_sizes[item / PRODUCT_FORMS];
+    int form = item % PRODUCT_FORMS;
+    struct graph *g = graph_create(c, product_names[form]);
+    str_id o = {0};
+    enum dtype t = form == 5 ? DT_f32 : DT_bf16;
+    val_id a = product_param(g, "a", t, z[0], z[2]), b = product_param(g, "b", t, z[2], z[1]);
+    val_id y = build_matmul(g, a, b, false, false, o), wide = y;
+    if (t == DT_bf16 && form) wide = build_cast(g, y, DT_f32, o);
+    if (form == 4) {
+        val_id p = product_param(g, "p", t, z[2], z[0]), q = product_param(g, "q", t, z[1], z[2]);
+        val_id more = build_matmul(g, p, q, true, true, o);
+        y = build_2(g, OP_add, wide, build_cast(g, more, DT_f32, o), o);
+    } else if (form) {
+        y = wide;
+        val_id add[2] = {product_param(g, "s", t, 0, z[1]), product_param(g, "r", t, z[0], z[1])};
+        int count = form == 1 ? 1 : form == 3 ? 0 : 2;
+        for (int i = 0; i < count; i++)
+            y = build_2(g, OP_add, y, t == DT_bf16 ? build_cast(g, add[i], DT_f32, o) : add[i], o);
+        if (t == DT_bf16 && count) y = build_cast(g, y, DT_bf16, o);
+    }
+    graph_add_output(g, "y", y);
+    return g;
+}
+
+#endif

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+/* group_bench.c - the memory-bound kernels of a transformer's step in bf16, one by one on a GPU:
+ * microseconds, GB/s, and the share of what a plain copy reaches. Bytes are those that have to
+ * move: every operand and result once. Not a test of values: that is gpu_test.
+ *
+ * usage: group_bench [--cache DIR] [--device N] [--only TEXT] [--times N] [--check] [--text DIR]
+ * --check compiles every kernel with NVRTC instead (no GPU); --text writes their sources. */
+#include "base/sys.h"
+#include "codegen/codegen.h"
+#include "driver/bench.h"
+#include "passes/pass.h"
+#include "runtime/cuda.h"
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ARCH = 90, SEQ = 1024, HEAD = 64, BLOCK = 1 << 20 };
+
+struct kit {
+    struct ctx ctx;
+    struct arena arena;
+    jmp_buf landing;
+    struct cuda *gpu;
+    const char *only, *text;
+    int times;
+    bool check;
+    double copy_rate;
+    unsigned short *block; /* random bf16 numbers; as f32 too */
+    size_t block_bytes;
+    int64_t *labels;
+    /* the case in work */
+    struct graph *g;
+    int64_t rows, cols;
+    int failed;
+};
+
+static void report(void *user, enum severity sev, enum status code, const char *origin,
+                   const char *message) {
+    (void)user, (void)code;
+    if (sev == SEV_ERROR) printf("    %s: %s\n", origin, message);
+}
+
+static const char *kernel_source(void *user, const char *file, size_t *size) {
+    (void)user;
+    for (int i = 0; kernel_file_at(i); i++) {
+        if (strcmp(kernel_file_at(i)->name, file) != 0) continue;
+        *size = kernel_file_at(i)->size;
+        return kernel_file_at(i)->text;
+    }
+    return NULL;
+}
+
+/* ---- building ---------------------------------------------------------------------------------
+ */
+static const str_id none = {0};
+
+static val_id source_of(struct kit *k, const char *name, enum dtype t, const int64_t *dims,
+                        int rank, bool trained, const void *data) {
+    struct type type = {.dtype = t, .rank = rank};
+    for (int i = 0; i < rank; i++) type.dims[i] = dims[i];
+    size_t bytes = (size_t)type_bytes(&type);
+    struct attr a[] = {{.key = ATTR_name, .s = name},
+                       {.key = ATTR_init, .blob = graph_blob(k->g, data, bytes, false)},
+                       {.key = ATTR_frozen, .i = !trained}};
+    val_id v = graph_source(k->g, OP_param, &type, a, 3, none);
+    graph_set_name(k->g, v, name);
+    return v;
+}
+static val_id big(struct kit *k, const char *name, enum dtype t, bool trained) {
+    return source_of(k, name, t, (int64_t[]){k->rows, k->cols}, 2, trained, k->block);
+}
+static val_id row(struct kit *k, const char *name, bool trained) {
+    return source_of(k, name, DT_f32, &k->cols, 1, trained, k->block);
+}
+static val_id wide(struct kit *k, val_id v) {
+    return build_cast(k->g, v, DT_f32, none);
+}
+static val_id narrow(struct kit *k, val_id v) {
+    return build_cast(k->g, v, DT_bf16, none);
+}
+static val_id op2(struct kit *k, enum op op, val_id a, val_id b) {
+    return build_2(k->g, op, a, b, none);
+}
+static val_id gelu(struct kit *k, val_id v) {
+    struct attr a = {.key = ATTR_approximate, .i = 1};
+    return graph_add(k->g, OP_gelu, &v, 1, &a, 1, none);
+}
+static val_id norm(struct kit *k, enum op op, val_id v) {
+    struct attr a[] = {{.key = ATTR_axis, .i = 1}, {.key = ATTR_eps, .f = 1e-5}};
+    return graph_add(k->g, op, &v, 1, a, 2, none);
+}
+static void out(struct kit *k, const char *name, val_id v) {
+    graph_add_output(k->g, name, v);
+}
+static val_id total(struct kit *k, val_id v) {
+    return build_reduce(k->g, OP_reduce_sum, v, (int64_t[]){0, 1}, 2, false, none);
+}
+/* Output `loss` whose gradient with respect to bf16 value y is `g`. */
+static val_id loss_of(struct kit *k, val_id y) {
+    return total(k, op2(k, OP_mul, wide(k, y), wide(k, big(k, "g", DT_bf16, false))));
+}
+
+/* Only the gradients are left. */
+static enum status differentiate(struct kit *k) {
+    struct arena scratch;
+    arena_init(&scratch, &k->ctx);
+    struct pass_ctx c = {.ctx = &k->ctx, .scratch = &scratch};
+    enum status st = pass_simplify(&c, k->g);
+    if (st == ST_OK) st = pass_grad(&c, k->g);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < k->g->outputs.n; i++)
+        if (strcmp(interned(&k->g->strings, k->g->outputs.at[i].name), "loss") != 0)
+            k->g->outputs.at[n++] = k->g->outputs.at[i];
+    k->g->outputs.n = n;
+    if (st == ST_OK) st = pass_simplify(&c, k->g);
+    if (st == ST_OK) st = pass_cse(&c, k->g);
+    if (st == ST_OK) st = pass_dce(&c, k->g);
+    arena_reset(&scratch);
+    return st;
+}
+
+/* ---- the cases --------------------------------------------------------------------------------
+ */
+static val_id bias_gelu(struct kit *k, bool trained) {
+    val_id x = wide(k, big(k, "x", DT_bf16, trained));
+    return narrow(k, gelu(k, op2(k, OP_add, x, row(k, "b", trained))));
+}
+static void case_gelu(struct kit *k) {
+    out(k, "y", bias_gelu(k, false));
+}
+static void case_gelu_grad(struct kit *k) {
+    out(k, "loss", loss_of(k, bias_gelu(k, true)));
+}
+
+static val_id scaled_norm(struct kit *k, enum op op, val_id x, bool trained) {
+    val_id y = op2(k, OP_mul, norm(k, op, x), row(k, "w", trained));
+    if (op == OP_layer_norm) y = op2(k, OP_add, y, row(k, "b", trained));
+    return narrow(k, y);
+}
+static void add_norm(struct kit *k, enum op op) {
+    val_id s =
+        op2(k, OP_add, wide(k, big(k, "x", DT_bf16, false)), wide(k, big(k, "d", DT_bf16, false)));
+    s = narrow(k, s);
+    out(k, "s", s);
+    val_id y = norm(k, op, wide(k, s));
+    out(k, "stat", val_at(y, 1));
+    if (op == OP_layer_norm) out(k, "stat2", val_at(y, 2));
+    y = op2(k, OP_mul, y, row(k, "w", false));
+    if (op == OP_layer_norm) y = op2(k, OP_add, y, row(k, "b", false));
+    out(k, "y", narrow(k, y));
+}
+static void case_layer_norm(struct kit *k) {
+    add_norm(k, OP_layer_norm);
+}
+static void case_rms_norm(struct kit *k) {
+    add_norm(k, OP_rms_norm);
+}
+/* The input's gradient also has a part that came around the norm. */
+static void norm_grad(struct kit *k, enum op op) {
+    val_id x = wide(k, big(k, "x", DT_bf16, true));
+    val_id l = loss_of(k, scaled_norm(k, op, x, true));
+    val_id around = total(k, op2(k, OP_mul, x, wide(k, big(k, "r", DT_bf16, false))));
+    out(k, "loss", op2(k, OP_add, l, around));
+}
+static void case_layer_norm_grad(struct kit *k) {
+    norm_grad(k, OP_layer_norm);
+}
+static void case_rms_norm_grad(struct kit *k) {
+    norm_grad(k, OP_rms_norm);
+}
+
+static val_id swiglu(struct kit *k, bool trained) {
+    val_id gate = build_1(k->g, OP_silu, wide(k, big(k, "gate", DT_bf16, trained)), none);
+    return narrow(k, op2(k, OP_mul, gate, wide(k, big(k, "up", DT_bf16, trained))));
+}
+static void case_swiglu(struct kit *k) {
+    out(k, "y", swiglu(k, false));
+}
+static void case_swiglu_grad(struct kit *k) {
+    out(k, "loss", loss_of(k, swiglu(k, true)));
+}
+
+/* Row losses, and the gradient of their mean with respect to the logits. */
+static void case_cross_entropy(struct kit *k) {
+    struct graph *g = k->g;
+    val_id z = wide(k, big(k, "logits", DT_bf16, false));
+    val_id label = source_of(k, "labels", DT_i64, (int64_t[]){k->rows, 1}, 2, false, k->labels);
+    val_id hot = op2(k, OP_eq, build_iota(g, DT_i64, k->cols, 0, 1, none), label);
+    val_id zero = build_scalar(g, DT_f32, 0, none), one = build_scalar(g, DT_f32, 1, none);
+    val_id most = build_reduce(g, OP_reduce_max, z, (int64_t[]){1}, 1, true, none);
+    val_id e = build_1(g, OP_exp, op2(k, OP_sub, z, most), none);
+    val_id sum = build_reduce(g, OP_reduce_sum, e, (int64_t[]){1}, 1, true, none);
+    val_id own = build_reduce(g, OP_reduce_sum, build_3(g, OP_where, hot, z, zero, none),
+                              (int64_t[]){1}, 1, true, none);
+    val_id lse = op2(k, OP_add, build_1(g, OP_log, sum, none), most);
+    out(k, "loss_rows", op2(k, OP_sub, lse, own));
+    val_id p = build_1(g, OP_exp, op2(k, OP_sub, z, lse), none);
+    val_id d = op2(k, OP_sub, p, build_3(g, OP_where, hot, one, zero, none));
+    out(k, "dlogits", narrow(k, build_scale(g, d, 1.0 / (double)k->rows, none)));
+}
+
+static void case_cast(struct kit *k) {
+    out(k, "y", narrow(k, big(k, "x", DT_f32, false)));
+}
+static void case_transpose(struct kit *k) {
+    out(k, "y", build_swap_last(k->g, big(k, "x", DT_bf16, false), none));
+}
+static val_id heads(struct kit *k, enum dtype t) {
+    int64_t d[] = {k->rows / SEQ, SEQ, k->cols / HEAD, HEAD};
+    return source_of(k, "x", t, d, 4, false, k->block);
+}
+static void case_permute(struct kit *k) {
+    out(k, "y", build_transpose(k->g, heads(k, DT_bf16), (int64_t[]){0, 2, 1, 3}, none));
+}
+/* Rotary positions on the two halves of each head. */
+static void case_rope(struct kit *k) {
+    struct graph *g = k->g;
+    val_id x = wide(k, heads(k, DT_bf16)), half[2], y[2];
+    int64_t table[] = {SEQ, 1, HEAD / 2};
+    val_id c = source_of(k, "cos", DT_f32, table, 3, false, k->block);
+    val_id s = source_of(k, "sin", DT_f32, table, 3, false, k->block + 64);
+    dim sizes[] = {k->rows / SEQ, SEQ, k->cols / HEAD, HEAD / 2};
+    for (int i = 0; i < 2; i++)
+        half[i] = build_slice(g, x, (dim[]){0, 0, 0, i * HEAD / 2}, sizes, NULL, none);
+    y[0] = op2(k, OP_sub, op2(k, OP_mul, half[0], c), op2(k, OP_mul, half[1], s));
+    y[1] = op2(k, OP_add, op2(k, OP_mul, half[1], c), op2(k, OP_mul, half[0], s));
+    out(k, "y", narrow(k, build_concat(g, y, 2, 3, none)));
+}
+static void case_column_sum(struct kit *k) {
+    val_id x = wide(k, big(k, "x", DT_bf16, false));
+    out(k, "y", build_reduce(k->g, OP_reduce_sum, x, (int64_t[]){0}, 1, false, none));
+}
+
+static const struct bench_case {
+    const char *name;
+    void (*make)(struct kit *k);
+    bool grad, wide; /* wide: also for rows of logits */
+} cases[] = {
+    {"bias gelu", case_gelu, false, false},
+    {"bias gelu grad", case_gelu_grad, true, false},
+    {"add layer_norm", case_layer_norm, false, false},
+    {"layer_norm grad", case_layer_norm_grad, true, false},
+    {"add rms_norm", case_rms_norm, false, false},
+    {"rms_norm grad", case_rms_norm_grad, true, false},
+    {"swiglu", case_swiglu, false, false},
+    {"swiglu grad", case_swiglu_grad, true, false},
+    {"cross_entropy", case_cross_entropy, false, true},
+    {"cast", case_cast, false, true},
+    {"transpose", case_transpose, false, true},
+    {"permute", case_permute, false, false},
+    {"rope", case_rope, false, false},
+    {"column sum", case_column_sum, false, true},
+};
+static const int64_t shapes[][2] = {{65536, 768},  {16384, 2048}, {32768, 1024},
+                                    {65536, 3072}, {16384, 8192}, {8192, 50304}};
+
+/* ---- running ----------------------------------------------------------------------------------
+ */
+static long long config(const char *text, const char *name) {
+    char line[64];
+    snprintf(line, sizeof line, "#define %s ", name);
+    const char *at = strstr(text, line);
+    return at ? strtoll(at + strlen(line), NULL, 10) : 0;
+}
+
+static void print_launch(struct kit *k, const struct plan *p, struct cuda_exec *x, uint32_t i,
+                         double seconds) {
+    const struct plan_launch *l = &p->launches.at[i];
+    double bytes = bench_bytes(p, l);
+    if (x)
+        printf("    %8.1f us %5.0f GB/s %5.1f%% ", seconds * 1e6, bytes / seconds / 1e9,
+               100 * bytes / seconds / k->copy_rate);
+    else
+        printf("    %8.1f MB ", bytes / 1e6);
+    for (uint32_t c = 0; c < l->ncalls; c++) {
+        const struct plan_call *call = &p->calls.at[l->first_call + c];
+        const struct plan_kernel *n = &p->kernels.at[call->kernel];
+        struct cuda_call_needs needs = {0, 0};
+        if (x && cuda_get_call_needs(x, i, c, &needs) != ST_OK) k->failed++;
+        printf(" %s", interned(&p->strings, n->entry));
+        if (c == 0)
+            printf(" v%lld u%lld l%lld rpw%lld", config(n->config, "VEC"),
+                   config(n->config, "UNITS"), config(n->config, "LANES"),
+                   config(n->config, "RPW"));
+        printf(" %ux%u*%u r%d s%d", call->grid[0], call->grid[1], call->block, needs.registers,
+               needs.shared);
+    }
+    printf("\n");
+}
+
+static enum status time_plan(struct kit *k, const struct plan *p, const char *name) {
+    struct cuda_exec *x = NULL;
+    double all = 0, bytes = 0, seconds[64] = {0};
+    uint32_t n = p->launches.n;
+    enum status st = cuda_create(k->gpu, p, kernel_source, NULL, &x);
+    if (st == ST_OK) st = cuda_measure_range(x, 0, n, 3, &all);
+    if (st == ST_OK) st = cuda_measure_range(x, 0, n, k->times, &all);
+    for (uint32_t i = 0; i < n && i < 64 && st == ST_OK; i++) {
+        st = cuda_measure_range(x, i, i + 1, k->times, &seconds[i]);
+        bytes += bench_bytes(p, &p->launches.at[i]);
+    }
+    if (st == ST_OK) {
+        printf("%-16s %6lldx%-6lld %9.1f us %5.0f GB/s %5.1f%%  %u launches\n", name,
+               (long long)k->rows, (long long)k->cols, all * 1e6, bytes / all / 1e9,
+               100 * bytes / all / k->copy_rate, n);
+        for (uint32_t i = 0; i < n && i < 64; i++) print_launch(k, p, x, i, seconds[i]);
+    }
+    cuda_destroy(x);
+    fflush(stdout);
+    return st;
+}
+
+static enum status write_texts(struct kit *k, const struct plan *p, const char *name) {
+    for (uint32_t i = 0; i < p->kernels.n && k->text; i++) {
+        const struct plan_kernel *n = &p->kernels.at[i];
+        char *stem = arena_printf(&k->arena, "%s-%lldx%lld-%u", name, (long long)k->rows,
+                                  (long long)k->cols, i);
+        for (char *s = stem; *s; s++)
+            if (*s == ' ') *s = '_';
+        stem = arena_printf(&k->arena, "%s/%s", k->text, stem);
+        const char *file = arena_printf(&k->arena, "%s.config", stem);
+        TRY(sys_write_file(&k->ctx, file, n->config, strlen(n->config)));
+        file = arena_printf(&k->arena, "%s.body", stem);
+        TRY(sys_write_file(&k->ctx, file, n->body, strlen(n->body)));
+    }
+    return ST_OK;
+}
+
+static enum status check_plan(struct kit *k, const struct plan *p, const char *name) {
+    uint32_t compiled = 0;
+    if (k->text) TRY(write_texts(k, p, name));
+    printf("%-16s %6lldx%-6lld %u launches, %u kernels\n", name, (long long)k->rows,
+           (long long)k->cols, p->launches.n, p->kernels.n);
+    for (uint32_t i = 0; i < p->launches.n; i++) print_launch(k, p, NULL, i, 1);
+    if (k->text) return ST_OK;
+    return cuda_compile_check(&k->ctx, NULL, p, kernel_source, NULL, &compiled);
+}
+
+static enum status run_case(struct kit *k, const struct bench_case *c) {
+    struct codegen_options o = {.threads = 1, .cuda_arch = k->gpu ? cuda_plan_arch(k->gpu) : ARCH};
+    struct plan *p = NULL;
+    k->g = graph_create(&k->ctx, "bench");
+    c->make(k);
+    enum status st = c->grad ? differentiate(k) : ST_OK;
+    if (st == ST_OK) st = plan_build(k->g, &o, &p);
+    if (st == ST_OK) st = plan_verify(p, "group_bench");
+    if (st == ST_OK) st = k->check ? check_plan(k, p, c->name) : time_plan(k, p, c->name);
+    plan_destroy(p);
+    graph_destroy(k->g);
+    k->g = NULL;
+    return st;
+}
+
+static void run_all(struct kit *k) {
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            k->rows = shapes[s][0], k->cols = shapes[s][1];
+            if (k->cols > 8192 && !cases[i].wide) continue;
+            char name[96];
+            snprintf(name, sizeof name, "%s %lldx%lld", cases[i].name, (long long)k->rows,
+                     (long long)k->cols);
+            if (k->only && !strstr(name, k->only)) continue;
+            if (run_case(k, &cases[i]) == ST_OK) continue;
+            printf("%s FAILED\n", name);
+            k->failed++;
+        }
+}
+
+/* Numbers in [-2, 2). */
+static void fill_block(struct kit *k) {
+    uint64_t x = UINT64_C(0x9E3779B97F4A7C15);
+    size_t n = k->block_bytes / 2;
+    for (size_t i = 0; i < n && i < BLOCK; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        dtype_store(DT_bf16, &k->block[i], (double)(x >> 11) * 0x1p-51 - 2);
+    }
+    for (size_t at = BLOCK; at < n; at += BLOCK)
+        memcpy(k->block + at, k->block, 2 * (n - at < BLOCK ? n - at : BLOCK));
+    for (int i = 0; i < 65536; i++) k->labels[i] = i * 37 % 768;
+}
+
+static int body(struct kit *k, const struct cuda_options *o) {
+    double seconds = 1;
+    k->block_bytes = (size_t)65536 * 3072 * 4;
+    if (k->block_bytes < (size_t)8192 * 50304 * 4) k->block_bytes = (size_t)8192 * 50304 * 4;
+    k->block = ctx_alloc(&k->ctx, k->block_bytes);
+    k->labels = ctx_alloc(&k->ctx, 65536 * sizeof *k->labels);
+    if (!k->check) {
+        fill_block(k);
+        if (cuda_open(&k->ctx, o, &k->gpu) != ST_OK) return 1;
+        if (cuda_measure_copy(k->gpu, (size_t)1 << 30, &seconds) != ST_OK) return 1;
+    }
+    k->copy_rate = 0x1p31 / seconds;
+    if (!k->check) printf("copies run at %.0f GB/s, read and written\n", k->copy_rate / 1e9);
+    run_all(k);
+    cuda_close(k->gpu);
+    ctx_free(&k->ctx, k->block);
+    ctx_free(&k->ctx, k->labels);
+    return k->failed != 0;
+}
+
+int main(int argc, char **argv) {
+    static struct kit k = {.times = 20};
+    struct cuda_options o = {0};
+    ctx_init(&k.ctx);
+    k.ctx.report = report;
+    k.ctx.landing = &k.landing;
+    if (setjmp(k.landing)) return 1;
+    arena_init(&k.arena, &k.ctx);
+    for (int i = 1; i < argc; i++) {
+        bool more = i + 1 < argc;
+        if (strcmp(argv[i], "--cache") == 0 && more)
+            o.cache_dir = argv[++i];
+        else if (strcmp(argv[i], "--device") == 0 && more)
+            o.device = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--only") == 0 && more)
+            k.only = argv[++i];
+        else if (strcmp(argv[i], "--times") == 0 && more)
+            k.times = (int)strtol(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--text") == 0 && more)
+            k.text = argv[++i], k.check = true;
+        else if (strcmp(argv[i], "--check") == 0)
+            k.check = true;
+        else
+            return fprintf(stderr, "group_bench: unknown argument %s\n", argv[i]), 2;
+    }
+    return body(&k, &o);
+}
