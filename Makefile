@@ -45,6 +45,7 @@ help:
 	@echo "make unit       unit tests only (TESTS=\"graph text\" for some)"
 	@echo "make golden     the text files of tests/golden; make bless rewrites what they expect"
 	@echo "make models     train the models of tests/models and of MODELS=$(MODELS) against their references"
+	@echo "make kernels    the GPU kernels of those models through NVRTC; no GPU needed"
 	@echo "make conformance  the ONNX node tests in NODE_TESTS=$(NODE_TESTS)"
 	@echo "make cli        the command line, end to end"
 	@echo "make samples    build samples/*.c against an installed copy, as C and as C++"
@@ -121,6 +122,8 @@ $(BUILD)/tests/fixture: tests/tools/fixture.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
 models: $(BUILD)/tests/test_models
 	@$(BUILD)/tests/test_models tests/models $(MODELS)
+kernels: $(BUILD)/lathe
+	@tests/kernels.sh $(BUILD) $(or $(wildcard $(MODELS)),tests/models)
 NODE_TESTS ?= ../shared/onnx-node-tests.tar.xz
 $(BUILD)/tests/conformance: tests/conformance/conformance.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
@@ -192,5 +195,5 @@ clean:
 	rm -rf build build-*
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_OBJ:.o=.d) $(UNIT_BIN:=.d)
-.PHONY: all help deps check unit golden bless gpu gpu-test gpu-bench models conformance cli samples test demo install uninstall format wc clean
+.PHONY: all help deps check unit golden bless gpu gpu-test gpu-bench kernels models conformance cli samples test demo install uninstall format wc clean
 .DELETE_ON_ERROR:

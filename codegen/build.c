@@ -176,7 +176,10 @@ static enum status build(struct cg *c) {
     TRY(emit_units(c));
     TRY(apply_updates(c));
     find_lifetimes(c->p);
-    if (!c->o->no_fusion) share_in_place(c);
+    if (!c->o->no_fusion) {
+        share_in_place(c);
+        join_casts(c);
+    }
     if (c->p->cuda_arch) TRY(plan_emit_cuda(c->p));
     add_workspaces(c->p);
     TRY(plan_memory(c->p, c->o->no_fusion));

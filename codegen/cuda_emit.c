@@ -169,6 +169,7 @@ static enum status emit_launch(struct cuda_gen *c) {
     case LAUNCH_attention_grad: return cuda_attention(c);
     case LAUNCH_cross_entropy: return cuda_cross_entropy(c);
     case LAUNCH_sum_squares: return cuda_sum_squares(c);
+    case LAUNCH_cast: return cuda_casts(c);
     case LAUNCH_sgd:
     case LAUNCH_adam: return cuda_optimizer(c);
     case LAUNCH_COUNT: break;

@@ -13,9 +13,13 @@ enum {
     SLICES = 32,
     COLUMN_WARPS = 8,
     LONG_THREADS = 512,
-    KEPT_TWICE = 112 << 10, /* of shared memory: two blocks of a processor */
+    KEPT_HALF = 56 << 10,   /* of shared memory: four blocks of a processor */
+    KEPT_TWICE = 112 << 10, /* two */
     KEPT_80 = 160 << 10,    /* one block, before and from compute capability 9 on */
     KEPT_90 = 224 << 10,
+    ON_THE_WAY = 64 << 10, /* bytes from memory that keep it busy, of a processor */
+    RING_BLOCK = 96 << 10, /* of a block, and of a processor */
+    RING_BYTES = 144 << 10,
     TAIL_PIECE = 16384,
 };
 
@@ -27,17 +31,49 @@ static bool inner_zero(const struct group_gen *g, uint32_t k) {
     return true;
 }
 
+/* The stage in which register r is known. */
+static uint32_t known_in(const struct group_gen *g, int32_t r) {
+    if (!is_reduction(g->g->code.at[r].code)) return g->stage[r];
+    uint32_t own = g->stage[r] + 1, u = g->factor[r] < 0 ? 0 : known_in(g, g->factor[r]);
+    return own > u ? own : u;
+}
+
+/* Where the two factors of SUM k's summand are found when a third one, the same for the row, can be
+ * multiplied afterwards: sum(a (b u)) = u sum(a b). That saves waiting for u. */
+static void take_factor(struct group_gen *g, uint32_t k) {
+    const struct group_instr *i = &g->g->code.at[k], *m;
+    g->factor[k] = -1;
+    if (g->form != FORM_ROW || i->code != INSTR_SUM || i->dtype != DT_f32) return;
+    m = &g->g->code.at[i->a];
+    if (m->code != OP_mul) return;
+    for (int q = 0; q < 2; q++) {
+        int32_t other = q ? m->a : m->b, part = q ? m->b : m->a;
+        const struct group_instr *p = &g->g->code.at[part];
+        if (p->code != OP_mul || g->uniform[other] || g->uniform[p->a] == g->uniform[p->b])
+            continue;
+        int32_t u = g->uniform[p->a] ? p->a : p->b, rest = g->uniform[p->a] ? p->b : p->a;
+        uint32_t early = g->stage[rest] > g->stage[other] ? g->stage[rest] : g->stage[other];
+        if (known_in(g, u) <= early) continue;
+        g->factor[k] = u, g->product[k][0] = other, g->product[k][1] = rest;
+        g->stage[k] = early;
+        return;
+    }
+}
+
 static void classify(struct group_gen *g) {
+    g->nstages = 0;
     for (uint32_t k = 0; k < g->n; k++) {
         const struct group_instr *i = &g->g->code.at[k];
+        g->stage[k] = 0;
         const int32_t r[3] = {i->a, i->b, i->c};
         bool all = true;
         for (int q = 0; q < 3; q++) {
             if (r[q] < 0) continue;
             all &= g->uniform[r[q]];
-            uint32_t known = g->stage[r[q]] + is_reduction(g->g->code.at[r[q]].code);
+            uint32_t known = known_in(g, r[q]);
             if (known > g->stage[k]) g->stage[k] = known;
         }
+        take_factor(g, k);
         if (g->stage[k] + 1 > g->nstages) g->nstages = g->stage[k] + 1;
         g->uniform[k] = all;
         if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) g->uniform[k] = inner_zero(g, k);
@@ -212,9 +248,35 @@ static void choose_map_units(struct group_gen *g) {
         g->units = 2;
 }
 
+/* Rows wait in shared memory, each thread's part copied by itself: that takes no registers, and
+ * enough of them on their way hide the memory's latency. */
+static bool choose_ring(struct group_gen *g) {
+    int64_t bytes = 0;
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!group_early(g, k)) continue;
+        int64_t size = (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
+        if (!g->uniform[k]) size = i64_min(16, size * g->vec);
+        if (size < 4) return false; /* cp.async moves no less */
+        bytes += group_ringed(g, k);
+    }
+    if (bytes == 0 || g->c->p->cuda_arch < 80) return false;
+    int64_t words = (int64_t)pressure(g) * g->vec * g->units + 8; /* operands are read late */
+    if (g->ncolsum > 2) words += 2 * g->vec * g->units;
+    int64_t registers = words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
+    int64_t blocks = i64_max(1, i64_min(65536 / (registers * g->threads), 2048 / g->threads));
+    int64_t slot = bytes * g->threads;
+    int64_t ring = 1 + i64_max(1, i64_min(5, ceil_div(ON_THE_WAY, blocks * slot)));
+    while (ring > 2 && ring * slot > RING_BLOCK) ring--;
+    if (ring * slot > RING_BLOCK) return false;
+    g->ring = (int)ring, g->slot = slot;
+    g->blocks = (int)i64_max(1, i64_min(blocks, RING_BYTES / (ring * slot)));
+    return true;
+}
+
 /* For kernels that walk many rows: registers are bounded so that `blocks` blocks of a processor run
  * at once, and hold the next row when there is room. */
 static void choose_blocks(struct group_gen *g) {
+    if (choose_ring(g)) return;
     int64_t least = (int64_t)pressure(g) * g->vec * g->units + 24;
     int64_t words = least + early_bytes(g) * g->units / 4;
     int64_t most = i64_min(255, 65536 / g->threads);
@@ -241,7 +303,9 @@ static void choose_kept(struct group_gen *g) {
     int64_t bytes = 0, most = g->c->p->cuda_arch >= 90 ? KEPT_90 : KEPT_80;
     for (uint32_t k = 0; k < g->n; k++) bytes += group_kept(g, k);
     g->kept_bytes = g->nstages > 1 && bytes <= most ? bytes : 0;
-    if (g->kept_bytes > KEPT_TWICE) g->threads = g->lanes = 2 * LONG_THREADS;
+    if (g->kept_bytes <= KEPT_HALF) return;
+    g->threads = g->lanes = 2 * LONG_THREADS;
+    if (g->kept_bytes <= KEPT_TWICE && !g->ncolsum) g->blocks = 2;
 }
 
 static void choose_threads(struct group_gen *g) {
@@ -249,7 +313,10 @@ static void choose_threads(struct group_gen *g) {
     g->blocks = 1;
     g->rows_each = 1;
     g->lanes = g->threads = MAP_THREADS;
-    if (g->form == FORM_ROW && !choose_lanes(g)) g->form = FORM_LONG;
+    if (g->form == FORM_ROW && !choose_lanes(g)) {
+        g->form = FORM_LONG;
+        classify(g);
+    }
     switch (g->form) {
     case FORM_MAP: choose_map_units(g); break;
     case FORM_ROW: {
@@ -300,6 +367,8 @@ static void define_all(struct group_gen *g) {
     cuda_define(c, "THREADS", g->threads);
     if (g->blocks > 1) cuda_define(c, "BLOCKS", g->blocks);
     cuda_define(c, "AHEAD", g->ahead);
+    cuda_define(c, "RING", g->ring);
+    if (g->ring) cuda_define(c, "SLOT", g->slot);
     cuda_define(c, "RPW", g->rows_each);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
     cuda_define(c, "COLSUMS", g->ncolsum);
@@ -330,14 +399,14 @@ static enum status group_calls(struct group_gen *g) {
         return cuda_call(c, file, "group_finish", g->rows, 1, 1, g->lanes, 0);
     case FORM_ROW:
         blocks = ceil_div(g->workers, g->threads / g->lanes);
-        TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, 0));
+        TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, g->ring * g->slot));
         break;
     case FORM_LONG:
         TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads, g->kept_bytes));
         break;
     case FORM_COLUMNS:
         blocks = ceil_div(g->cols / g->vec, 32);
-        TRY(cuda_call(c, file, "group_rows", blocks, g->workers, 1, g->threads, 0));
+        TRY(cuda_call(c, file, "group_rows", blocks, g->workers, 1, g->threads, g->ring * g->slot));
         break;
     }
     if (!g->ncolsum) return ST_OK;
@@ -363,6 +432,8 @@ enum status cuda_group(struct cuda_gen *c) {
     g.uniform = ARENA_ARRAY(c->scratch, bool, g.n + 1);
     g.row_store = ARENA_ARRAY(c->scratch, bool, g.n + 1);
     g.stage = ARENA_ARRAY(c->scratch, uint32_t, g.n + 1);
+    g.factor = ARENA_ARRAY(c->scratch, int32_t, g.n + 1);
+    g.product = arena_alloc(c->scratch, (g.n + 1) * sizeof *g.product);
     g.partial = ARENA_ARRAY(c->scratch, int64_t, g.n + 1);
     for (uint32_t k = 0; k < g.n; k++) {
         g.ncolsum += g.g->code.at[k].code == INSTR_COLSUM;

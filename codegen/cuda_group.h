@@ -19,7 +19,9 @@ struct group_gen {
     int border; /* axes before it count rows */
     int64_t rows, cols;
     int vec, units, lanes, threads;
-    bool ahead; /* ROW, COLUMNS: registers hold the next row too */
+    bool ahead;   /* ROW, COLUMNS: registers hold the next row too */
+    int ring;     /* .. or shared memory holds this many rows of the block's operands, 0: none */
+    int64_t slot; /* bytes of one */
     bool late;  /* .. nor what a row needs, all at once: operands are loaded where they are used */
     int blocks; /* of a processor that registers must leave room for */
     int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
@@ -30,7 +32,9 @@ struct group_gen {
     int ncolsum, nreduce;
     bool *uniform;   /* the same for all elements of a thread in a row: a plain variable */
     bool *row_store; /* STORE of one value per row */
-    uint32_t *stage; /* after that many reductions */
+    uint32_t *stage; /* after that many exchanges of the row's threads */
+    int32_t *factor; /* SUM of a product: the register of a row that is taken out of it, or -1 */
+    int32_t (*product)[2]; /* .. and those that stay */
     uint32_t nstages;
     int64_t *partial; /* COLSUM: bytes into the workspace; reductions of TAIL: number */
 };
@@ -60,6 +64,12 @@ static inline int64_t group_kept(const struct group_gen *g, uint32_t k) {
     if (g->g->code.at[k].code != INSTR_LOAD || g->uniform[k] || !group_packed(g, k, g->vec))
         return 0;
     return round16(g->cols * (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype));
+}
+/* Bytes that LOAD k has in a slot of the ring, for each thread; 0: none. */
+static inline int64_t group_ringed(const struct group_gen *g, uint32_t k) {
+    if (!group_early(g, k)) return 0;
+    int64_t size = (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
+    return g->uniform[k] ? size : g->units * g->vec * size;
 }
 /* body.cuh of the form that was decided. */
 void group_text(struct group_gen *g);

@@ -123,6 +123,84 @@ void expr_iota(struct text *t, uint32_t k, const char *column) {
     buf_puts(t->out, "))");
 }
 
+/* Register r is where(place == label, .., constant), places those of the columns: *place and
+ * *label. Hardly any run of columns has the label's. */
+bool expr_one_place(const struct text *t, int32_t r, int32_t *place, int32_t *label) {
+    const struct group_gen *g = t->g;
+    const struct group_instr *w = at(t, (uint32_t)r), *e;
+    if (w->code != OP_where || at(t, (uint32_t)w->c)->code != INSTR_CONST) return false;
+    e = at(t, (uint32_t)w->a);
+    if (e->code != OP_eq || g->y->rank == g->border) return false;
+    for (int k = 0; k < 2; k++) {
+        *place = k ? e->b : e->a, *label = k ? e->a : e->b;
+        const struct group_instr *x = at(t, (uint32_t)*place);
+        bool runs = x->code == INSTR_IOTA && x->dtype == DT_i64 && x->imm == 0 && x->imm2 == 1;
+        if (runs && g->uniform[*label] && whole_iota(t, x) &&
+            g->y->regs[*place].strides[g->y->rank - 1] == 1)
+            return true;
+    }
+    return false;
+}
+
+/* "RUNS if (.. the run has it) RUN(k) if (.. column k is it) " */
+void expr_if_place(struct text *t, int32_t place, int32_t label) {
+    for (int k = 0; k < 2; k++) {
+        buf_puts(t->out, k ? "RUN(k) if (index32(" : "RUNS if (index32(");
+        expr_operand(t, label);
+        buf_puts(t->out, k ? ") == (u32)(" : ") - (u32)(");
+        expr_address(t, (uint32_t)place, k ? "col + k" : "col");
+        buf_puts(t->out, k ? ")) " : ") < VEC) ");
+    }
+}
+
+/* ---- gelu beside its derivative --------------------------------------------------------------
+ */
+/* The factor of (or what is added to) a number near c, or -1. */
+static int32_t beside(const struct text *t, int32_t r, unsigned code, double c) {
+    const struct group_instr *i = at(t, (uint32_t)r);
+    if (i->code != code) return -1;
+    for (int k = 0; k < 2; k++) {
+        const struct group_instr *x = at(t, (uint32_t)(k ? i->a : i->b));
+        if (x->code == INSTR_CONST && fabs(x->imm - c) < 1e-6) return k ? i->b : i->a;
+    }
+    return -1;
+}
+
+/* The tanh that gelu k is made of when its derivative has it already, or -1. */
+int32_t expr_gelu_tanh(const struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const double c = 0.79788456080286536;
+    if (i->code != OP_gelu || !i->flag || !t->g->fast || i->dtype != DT_f32) return -1;
+    for (uint32_t r = 0; r < t->g->n; r++) {
+        if (!t->need[r] || t->g->uniform[r] || at(t, r)->code != OP_tanh) continue;
+        const struct group_instr *m = at(t, (uint32_t)at(t, r)->a); /* x (c + 0.044715 c x x) */
+        if (m->code != OP_mul || (m->a != i->a && m->b != i->a)) continue;
+        int32_t p = beside(t, m->a == i->a ? m->b : m->a, OP_add, c);
+        if (p >= 0) p = beside(t, p, OP_mul, 0.044715 * c);
+        if (p < 0 || at(t, (uint32_t)p)->code != OP_mul) continue;
+        if (at(t, (uint32_t)p)->a == i->a && at(t, (uint32_t)p)->b == i->a) return (int32_t)r;
+    }
+    return -1;
+}
+
+/* Whether register r is only ever squared, or added to a number by way of a factor. */
+bool expr_coarse_near_zero(const struct text *t, int32_t r, bool scaled) {
+    for (uint32_t k = 0; k < t->g->n; k++) {
+        const struct group_instr *i = at(t, k);
+        if (i->a != r && i->b != r && i->c != r) continue;
+        bool number = i->c < 0 && i->b >= 0 && i->a != i->b &&
+                      at(t, (uint32_t)(i->a == r ? i->b : i->a))->code == INSTR_CONST;
+        if (!scaled && i->code == OP_mul && i->a == r && i->b == r) continue;
+        if (number && scaled && i->code == OP_add &&
+            at(t, (uint32_t)(i->a == r ? i->b : i->a))->imm == 0.5)
+            continue;
+        if (number && !scaled && i->code == OP_mul && expr_coarse_near_zero(t, (int32_t)k, true))
+            continue;
+        return false;
+    }
+    return true;
+}
+
 /* A place in a row beside a label: of 32 bits. */
 static bool put_place_test(struct text *t, const struct group_instr *i) {
     if (i->code != OP_eq) return false;

@@ -1,152 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuda_group_text.c - writes a fused group's program as CUDA C++ (body.cuh of group.cu): one
- * statement an instruction, elementwise ones from the `emit` column of ops.def. Register n is the
+ * statement an instruction, those of cuda_group_stmt.c. Register n is the
  * variable vn, an array over a thread's elements or one value; access n finds its place by rn(row)
  * and cn(col). Decides nothing: that is cuda_group.c. */
 #include "codegen/cuda_group_text.h"
 #include <inttypes.h>
 #include <string.h>
-
-/* ---- instructions -----------------------------------------------------------------------------
- */
-static void put_uniform(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    const char *column = t->g->form == FORM_MAP ? "COLUMN(0)" : "0";
-    if (i->code == INSTR_CONST) return;
-    buf_printf(t->out, "    const %s v%u = ", register_type(t, k), k);
-    switch (i->code) {
-    case INSTR_IOTA: expr_iota(t, k, column); break;
-    case INSTR_RANDOM: expr_random(t, k, "row"); break;
-    case INSTR_LOAD:
-        if (t->early && group_early(t->g, k)) {
-            buf_printf(t->out, "to_reg(x.p%u)", k);
-            break;
-        }
-        buf_printf(t->out, "to_reg(in%d[", i->slot);
-        expr_address(t, k, column);
-        buf_puts(t->out, "])");
-        break;
-    default: expr_elementwise(t, i); break;
-    }
-    buf_puts(t->out, ";\n");
-}
-
-/* The first time from memory, then from the block's copy of the row. */
-static void put_kept_load(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    const char *type = cuda_memory_type(access_view(t->g, i)->dtype);
-    int64_t offset = 0;
-    for (uint32_t j = 0; j < k; j++) offset += group_kept(t->g, j);
-    buf_printf(t->out,
-               "{\n        auto &p = *(packs<%s, VEC> *)(kept_row + %" PRId64 " + col * %d);\n",
-               type, offset, (int)dtype_size(access_view(t->g, i)->dtype));
-    if (!t->kept[k]) {
-        buf_printf(t->out, "        packs<%s, VEC> x;\n        fetch_pack(x, in%d + ", type,
-                   i->slot);
-        expr_address(t, k, "col");
-        buf_printf(t->out, ");\n        p = x;\n        unpack(v%u, x);\n    }\n", k);
-    } else {
-        buf_printf(t->out, "        unpack(v%u, p);\n    }\n", k);
-    }
-    t->kept[k] = true;
-}
-
-static void put_load(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS ", register_type(t, k), k);
-    if (t->early && group_early(t->g, k)) {
-        buf_printf(t->out, "unpack(v%u + AT, x.p%u[AT / VEC]);\n", k, k);
-    } else if (t->kept && group_kept(t->g, k)) {
-        put_kept_load(t, k);
-    } else if (group_packed(t->g, k, t->g->vec)) {
-        buf_printf(t->out, "load_pack<VEC>(v%u + AT, in%d + ", k, i->slot);
-        expr_address(t, k, "col");
-        buf_puts(t->out, ");\n");
-    } else if (expr_last_fixed(t->g, k)) {
-        buf_printf(t->out, "{\n        const %s x = to_reg(in%d[", register_type(t, k), i->slot);
-        expr_address(t, k, "col");
-        buf_printf(t->out, "]);\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
-    } else {
-        buf_printf(t->out, "RUN(k) v%u[AT + k] = to_reg(in%d[", k, i->slot);
-        expr_address(t, k, "col + k");
-        buf_puts(t->out, "]);\n");
-    }
-}
-
-/* The store rounds as a cast to its type does: what it stores is what was cast. */
-static int32_t store_source(const struct text *t, const struct group_instr *i) {
-    const struct group_instr *c = at(t, (uint32_t)i->a);
-    enum dtype to = access_view(t->g, i)->dtype;
-    if (c->code != OP_cast || (to != DT_bf16 && to != DT_f16)) return i->a;
-    bool same = (enum dtype)c->imm_int == to && at(t, (uint32_t)c->a)->dtype == DT_f32;
-    return same ? c->a : i->a;
-}
-
-static void put_store(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    const char *memory = cuda_memory_type(access_view(t->g, i)->dtype);
-    const int32_t a = store_source(t, i);
-    enum dtype from = (enum dtype)at(t, (uint32_t)a)->dtype;
-    enum dtype to = access_view(t->g, i)->dtype;
-    enum dtype natural = to == DT_f64 || to == DT_bool ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
-    const char *reg = cuda_register_type(natural);
-    const char *convert =
-        natural == from ? "" : arena_printf(t->g->c->scratch, "to_%s", dtype_name(natural));
-    if (t->g->row_store[k]) {
-        buf_printf(t->out, "    if (lane == 0) out%d[", i->slot);
-        expr_address(t, k, "0");
-        buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-        expr_value(t, a, "0");
-        buf_puts(t->out, "));\n");
-        return;
-    }
-    if (group_packed(t->g, k, t->g->vec)) {
-        bool plain = !t->g->uniform[a] && natural == from;
-        if (!plain) {
-            buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
-            expr_operand(t, a);
-            buf_puts(t->out, ");\n");
-        }
-        buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
-        expr_address(t, k, "col");
-        buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)a : k);
-        return;
-    }
-    buf_printf(t->out, "    RUNS RUN(k) out%d[", i->slot);
-    expr_address(t, k, "col + k");
-    buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-    expr_value(t, a, "AT + k");
-    buf_puts(t->out, "));\n");
-}
-
-static void put_array(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    const char *type = register_type(t, k);
-    switch (i->code) {
-    case INSTR_LOAD: put_load(t, k); return;
-    case INSTR_STORE: put_store(t, k); return;
-    case INSTR_IOTA:
-        if (expr_last_fixed(t->g, k)) {
-            buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS {\n        const %s x = ", type, k,
-                       type);
-            expr_iota(t, k, "col");
-            buf_printf(t->out, ";\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
-            return;
-        }
-        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        expr_iota(t, k, "COLUMN(k)");
-        break;
-    case INSTR_RANDOM:
-        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        expr_random(t, k, "(u64)row * COLS + COLUMN(k)");
-        break;
-    default:
-        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
-        expr_elementwise(t, i);
-        break;
-    }
-    buf_puts(t->out, ";\n");
-}
 
 /* ---- reductions -------------------------------------------------------------------------------
  */
@@ -159,6 +18,14 @@ static const char *reduction_name(unsigned code) {
     }
 }
 
+/* Whether SUM k has at most one summand that is not 0: that of the label's place. */
+static bool sums_one(const struct text *t, uint32_t k, int32_t *place, int32_t *label) {
+    const struct group_instr *i = at(t, k);
+    return i->code == INSTR_SUM && i->dtype == DT_f32 && t->g->factor[k] < 0 &&
+           expr_one_place(t, i->a, place, label) &&
+           at(t, (uint32_t)at(t, (uint32_t)i->a)->c)->imm == 0;
+}
+
 /* Long sums and products are kept in f64: those of a thread when it has many elements, those of a
  * row in any case. */
 enum { MANY_ELEMENTS = 1024 };
@@ -166,6 +33,8 @@ static const char *sum_type(const struct text *t, uint32_t k, bool row) {
     enum dtype d = (enum dtype)at(t, k)->dtype;
     if (d != DT_f32) return cuda_register_type(d);
     if (t->g->form == FORM_TAIL || at(t, k)->code == INSTR_PROD) return "double";
+    int32_t place, label;
+    if (row && sums_one(t, k, &place, &label)) return "float";
     bool many = row || t->g->cols > (int64_t)MANY_ELEMENTS * t->g->lanes;
     return t->g->form == FORM_LONG && at(t, k)->code == INSTR_SUM && many ? "double" : "float";
 }
@@ -176,6 +45,11 @@ static const char *result_type(const struct text *t, uint32_t k) {
     return sum_type(t, k, true);
 }
 
+/* Whether reduction k is written and its result belongs to stage s. */
+static bool exchanged_in(const struct text *t, uint32_t k, uint32_t s) {
+    return is_reduction(at(t, k)->code) && t->need[k] && t->g->stage[k] == s;
+}
+
 static void put_total(struct text *t, uint32_t k) {
     buf_printf(t->out, "    %s a%u = %s::none<%s>();\n", total_type(t, k), k,
                reduction_name(at(t, k)->code), total_type(t, k));
@@ -183,10 +57,51 @@ static void put_total(struct text *t, uint32_t k) {
 
 static void put_add(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
+    int32_t place, label;
+    if (sums_one(t, k, &place, &label)) {
+        buf_puts(t->out, "    ");
+        expr_if_place(t, place, label);
+        buf_printf(t->out, "a%u += (%s)", k, total_type(t, k));
+        expr_value(t, at(t, (uint32_t)i->a)->b, "AT + k");
+        buf_puts(t->out, ";\n");
+        return;
+    }
     buf_printf(t->out, "    RUNS RUN(k) a%u = %s::join(a%u, (%s)", k, reduction_name(i->code), k,
                total_type(t, k));
-    expr_value(t, i->a, "AT + k");
+    if (t->g->factor[k] >= 0) {
+        expr_value(t, t->g->product[k][0], "AT + k");
+        buf_puts(t->out, " * ");
+        expr_value(t, t->g->product[k][1], "AT + k");
+    } else {
+        expr_value(t, i->a, "AT + k");
+    }
     buf_puts(t->out, ");\n");
+}
+
+/* Those of stage s, of one type each time, in one exchange. */
+static void put_exchange(struct text *t, uint32_t s) {
+    const struct group_gen *g = t->g;
+    bool *done = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+    for (uint32_t first = 0; first < g->n; first++) {
+        if (!exchanged_in(t, first, s) || done[first]) continue;
+        const char *type = result_type(t, first);
+        uint32_t n = 0;
+        buf_printf(t->out, "    %s j%u[] = {", type, first);
+        for (uint32_t k = first; k < g->n; k++)
+            if (exchanged_in(t, k, s) && strcmp(result_type(t, k), type) == 0)
+                buf_printf(t->out, "%s(%s)a%u", k == first ? "" : ", ", type, k);
+        buf_printf(t->out, "};\n    rows_reduce<LANES, %u, %s", first, type);
+        for (uint32_t k = first; k < g->n; k++)
+            if (exchanged_in(t, k, s) && strcmp(result_type(t, k), type) == 0)
+                buf_printf(t->out, ", %s", reduction_name(at(t, k)->code));
+        buf_printf(t->out, ">(j%u, (int)(row & 1));\n", first);
+        for (uint32_t k = first; k < g->n; k++) {
+            if (!exchanged_in(t, k, s) || strcmp(result_type(t, k), type) != 0) continue;
+            buf_printf(t->out, "    const %s %c%u = (%s)j%u[%u];\n", register_type(t, k),
+                       g->factor[k] >= 0 ? 't' : 'v', k, register_type(t, k), first, n++);
+            done[k] = true;
+        }
+    }
 }
 
 static void put_result(struct text *t, uint32_t k) {
@@ -200,33 +115,6 @@ static void put_result(struct text *t, uint32_t k) {
  */
 static const char *column_type(const struct text *t, uint32_t k) {
     return register_type(t, (uint32_t)at(t, k)->a);
-}
-
-static void put_state(struct text *t) {
-    const struct group_gen *g = t->g;
-    buf_puts(t->out, "struct state {");
-    for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, " %s s%u[E];", column_type(t, k), k);
-    buf_puts(t->out, " };\n");
-    if (g->form == FORM_MAP || !g->ncolsum) return;
-    buf_puts(t->out, "DEV void clear(state &sums) {\n");
-    for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, "    EACH(k) sums.s%u[k] = 0;\n", k);
-    buf_puts(t->out,
-             "}\nDEV void put(const state &sums, char *workspace, IDX worker, IDX lane) {\n");
-    for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM)
-            buf_printf(t->out,
-                       "    RUNS RUN(k) ((%s *)(workspace + %" PRId64
-                       "))[(i64)worker * COLS + col + k] = sums.s%u[AT + k];\n",
-                       column_type(t, k), g->partial[k], k);
-    buf_puts(t->out, "}\n");
-    if (g->form != FORM_COLUMNS) return;
-    buf_puts(t->out, "DEV void join_warps(state &sums) {\n");
-    for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM)
-            buf_printf(t->out, "    warps_sum<WARPS, E>(sums.s%u);\n", k);
-    buf_puts(t->out, "}\n");
 }
 
 /* Adds what the workers left, in order. */
@@ -263,7 +151,7 @@ static void mark(struct text *t, int32_t r, enum marking how) {
     t->need[r] = true;
     const struct group_instr *i = at(t, (uint32_t)r);
     if (how == MARK_RESULTS && is_reduction(i->code)) return;
-    mark(t, i->code == INSTR_STORE ? store_source(t, i) : i->a, how), mark(t, i->b, how),
+    mark(t, i->code == INSTR_STORE ? stmt_source(t, i) : i->a, how), mark(t, i->b, how),
         mark(t, i->c, how);
 }
 
@@ -279,15 +167,98 @@ static void put_row_stores(struct text *t) {
         if (!any && t->g->form != FORM_TAIL && t->g->lanes > 1) /* others may still read there */
             buf_puts(t->out, "    row_sync<LANES>();\n");
         any = true;
-        put_store(t, k);
+        stmt_store(t, k);
     }
+}
+
+/* What is the same for all rows (COLUMNS, where a thread stays with its columns). */
+static bool of_columns(const struct text *t, int32_t r) {
+    const struct group_gen *g = t->g;
+    const struct group_instr *i = at(t, (uint32_t)r);
+    if (i->code == INSTR_CONST) return true;
+    if (g->uniform[r] || i->code == INSTR_IOTA || i->code == INSTR_RANDOM || is_sink(i->code))
+        return false;
+    if (i->code == INSTR_LOAD) {
+        for (int d = 0; d < g->border; d++)
+            if (g->y->regs[r].strides[d] != 0) return false;
+        return true;
+    }
+    return (i->a < 0 || of_columns(t, i->a)) && (i->b < 0 || of_columns(t, i->b)) &&
+           (i->c < 0 || of_columns(t, i->c));
+}
+
+/* Of those the ones that rows are computed from: made once, before the first. */
+static void find_held(struct text *t) {
+    const struct group_gen *g = t->g;
+    t->held = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+    for (uint32_t k = 0; k < g->n && g->form == FORM_COLUMNS; k++) {
+        const int32_t r[3] = {at(t, k)->a, at(t, k)->b, at(t, k)->c};
+        if (!t->need[k] || of_columns(t, (int32_t)k)) continue;
+        for (int q = 0; q < 3; q++)
+            if (r[q] >= 0 && at(t, (uint32_t)r[q])->code != INSTR_CONST && of_columns(t, r[q]))
+                t->held[r[q]] = true;
+    }
+}
+
+static void put_state(struct text *t) {
+    const struct group_gen *g = t->g;
+    mark_all(t);
+    find_held(t);
+    buf_puts(t->out, "struct state {");
+    for (uint32_t k = 0; k < g->n; k++)
+        if (t->held[k]) buf_printf(t->out, " %s h%u[E];", register_type(t, k), k);
+    for (uint32_t k = 0; k < g->n; k++)
+        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, " %s s%u[E];", column_type(t, k), k);
+    buf_puts(t->out, " };\n");
+    if (g->form == FORM_MAP || !g->ncolsum) return;
+    buf_puts(t->out, "DEV void clear(state &sums) {\n");
+    for (uint32_t k = 0; k < g->n; k++)
+        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, "    EACH(k) sums.s%u[k] = 0;\n", k);
+    buf_puts(t->out,
+             "}\nDEV void put(const state &sums, char *workspace, IDX worker, IDX lane) {\n");
+    for (uint32_t k = 0; k < g->n; k++)
+        if (at(t, k)->code == INSTR_COLSUM)
+            buf_printf(t->out,
+                       "    RUNS RUN(k) ((%s *)(workspace + %" PRId64
+                       "))[(i64)worker * COLS + col + k] = sums.s%u[AT + k];\n",
+                       column_type(t, k), g->partial[k], k);
+    buf_puts(t->out, "}\n");
+    if (g->form != FORM_COLUMNS) return;
+    buf_puts(t->out, "DEV void join_warps(state &sums) {\n");
+    for (uint32_t k = 0; k < g->n; k++)
+        if (at(t, k)->code == INSTR_COLSUM)
+            buf_printf(t->out, "    warps_sum<WARPS, E>(sums.s%u);\n", k);
+    buf_puts(t->out, "}\n");
 }
 
 /* ---- one walk: MAP, ROW, COLUMNS ---------------------------------------------------------------
  */
+static void put_ring(struct text *t) {
+    const struct group_gen *g = t->g;
+    buf_puts(t->out, "struct raw {\n    char *at;\n};\n"
+                     "DEV void fetch(PARAMS, IDX row, IDX lane, raw &x) {\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!t->need[k] || !group_early(g, k)) continue;
+        if (g->uniform[k])
+            buf_printf(t->out, "    copy_async<%d>(",
+                       (int)dtype_size(access_view(g, at(t, k))->dtype));
+        else
+            buf_puts(t->out, "    RUNS ring_fetch<VEC, THREADS>(");
+        stmt_slot(t, k, g->uniform[k]);
+        buf_printf(t->out, ", in%d + ", at(t, k)->slot);
+        expr_address(t, k, g->uniform[k] ? "0" : "col");
+        buf_puts(t->out, ");\n");
+    }
+    buf_puts(t->out, "}\n");
+}
+
 /* What `fetch` brings, as it lies in memory: half the registers of what it becomes. */
 static void put_raw(struct text *t) {
     const struct group_gen *g = t->g;
+    if (g->ring) {
+        put_ring(t);
+        return;
+    }
     buf_puts(t->out, "struct raw {\n");
     for (uint32_t k = 0; k < g->n; k++) {
         if (!t->need[k] || !group_early(g, k)) continue;
@@ -310,29 +281,77 @@ static void put_raw(struct text *t) {
     buf_puts(t->out, "}\n");
 }
 
+/* Instruction r and first what it is made of, where that is not written yet. A reduction has been
+ * exchanged by then; what is taken out of a sum comes back here. */
+static void put_with(struct text *t, int32_t r) {
+    const struct group_gen *g = t->g;
+    if (r < 0 || t->done[r]) return;
+    const struct group_instr *i = at(t, (uint32_t)r);
+    t->done[r] = true;
+    if (t->held[r] && !t->holding) {
+        buf_printf(t->out, "    const %s (&v%d)[E] = sums.h%d;\n", register_type(t, (uint32_t)r), r,
+                   r);
+        return;
+    }
+    if (is_reduction(i->code)) {
+        if (g->factor[r] < 0) return;
+        put_with(t, g->factor[r]);
+        buf_printf(t->out, "    const float v%d = t%d * v%d;\n", r, r, g->factor[r]);
+        return;
+    }
+    put_with(t, expr_gelu_tanh(t, (uint32_t)r));
+    put_with(t, i->a);
+    put_with(t, i->b);
+    put_with(t, i->c);
+    if (i->code == INSTR_COLSUM) {
+        buf_printf(t->out, "    EACH(k) sums.s%d[k] += ", r);
+        expr_operand(t, i->a);
+        buf_puts(t->out, ";\n");
+    } else if (g->uniform[r]) {
+        stmt_uniform(t, (uint32_t)r);
+    } else {
+        stmt_array(t, (uint32_t)r);
+    }
+}
+
+static void put_hold(struct text *t) {
+    const struct group_gen *g = t->g;
+    t->holding = true;
+    t->done = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+    buf_puts(t->out, "DEV void hold(PARAMS, IDX lane, state &sums) {\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!t->held[k]) continue;
+        put_with(t, (int32_t)k);
+        buf_printf(t->out, "    EACH(k) sums.h%u[k] = v%u[k];\n", k, k);
+    }
+    buf_puts(t->out, "}\n");
+    t->holding = false;
+}
+
 static void put_single(struct text *t) {
-    mark_all(t);
+    const struct group_gen *g = t->g;
     put_raw(t);
     t->early = true;
+    if (g->form == FORM_COLUMNS) put_hold(t);
+    t->done = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
     buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, state &sums, const raw &x) {\n");
-    cuda_origin_line(t->g->c);
-    for (uint32_t k = 0; k < t->g->n; k++) {
-        const struct group_instr *i = at(t, k);
-        if (!t->need[k] || t->g->row_store[k]) continue;
-        if (i->code == INSTR_COLSUM) {
-            buf_printf(t->out, "    EACH(k) sums.s%u[k] += ", k);
-            expr_operand(t, i->a);
-            buf_puts(t->out, ";\n");
-        } else if (is_reduction(i->code)) {
+    cuda_origin_line(g->c);
+    for (uint32_t s = 0; s < g->nstages; s++) {
+        for (uint32_t k = 0; k < g->n; k++) {
+            if (!exchanged_in(t, k, s)) continue;
+            bool whole = g->factor[k] < 0;
+            put_with(t, whole ? at(t, k)->a : g->product[k][0]);
+            if (!whole) put_with(t, g->product[k][1]);
             put_total(t, k);
             put_add(t, k);
-            put_result(t, k);
-        } else if (t->g->uniform[k] && i->code != INSTR_STORE) {
-            put_uniform(t, k);
-        } else {
-            put_array(t, k);
         }
+        put_exchange(t, s);
     }
+    for (uint32_t k = 0; k < g->n; k++)
+        if (is_sink(at(t, k)->code))
+            put_with(t, at(t, k)->code == INSTR_STORE ? stmt_source(t, at(t, k)) : (int32_t)k);
+    for (uint32_t k = 0; k < g->n; k++) /* last: a result may lie where an operand does */
+        if (at(t, k)->code == INSTR_STORE && !g->row_store[k]) stmt_store(t, k);
     put_row_stores(t);
     buf_puts(t->out, "}\n");
 }
@@ -359,7 +378,7 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
         const struct group_instr *i = at(t, k);
         if (all[k] && g->uniform[k] && !is_reduction(i->code) && !is_sink(i->code) &&
             g->stage[k] == s)
-            put_uniform(t, k);
+            stmt_uniform(t, k);
     }
     t->need = loop;
     for (uint32_t k = 0; k < g->n; k++) {
@@ -368,11 +387,13 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
         bool sink = last && is_sink(i->code) && !g->row_store[k];
         if (!reduces && !sink) continue;
         any = loop[k] = true;
-        mark(t, i->code == INSTR_STORE ? store_source(t, i) : i->a, MARK_ARRAYS);
+        mark(t, i->code == INSTR_STORE ? stmt_source(t, i) : i->a, MARK_ARRAYS);
         if (reduces) put_total(t, k);
     }
     t->need = all;
     if (!any) return;
+    if (t->wait) buf_puts(t->out, "    copies_wait<0>();\n");
+    t->wait = false;
     buf_printf(t->out, "    STEPS(%s) {\n", range);
     for (uint32_t k = 0; k < g->n; k++) {
         if (!loop[k]) continue;
@@ -381,9 +402,30 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
         else if (at(t, k)->code == INSTR_COLSUM)
             put_column_add(t, k);
         else
-            put_array(t, k);
+            stmt_array(t, k);
     }
     buf_puts(t->out, "    }\n");
+}
+
+/* The row on its way at once; each thread waits for what it reads itself. */
+static void put_kept_copies(struct text *t) {
+    const struct group_gen *g = t->g;
+    int64_t offset = 0;
+    bool any = false;
+    for (uint32_t k = 0; k < g->n; offset += group_kept(g, k), k++) {
+        if (!t->need[k] || !group_kept(g, k)) continue;
+        int64_t size = (int64_t)dtype_size(access_view(g, at(t, k))->dtype);
+        if (i64_min(16, size * g->vec) < 4) continue; /* cp.async moves no less */
+        buf_printf(t->out,
+                   "    STEPS(0, COLS) row_fetch<VEC>(kept_row + %" PRId64 " + col * %" PRId64
+                   ", in%d + ",
+                   offset, size, at(t, k)->slot);
+        expr_address(t, k, "col");
+        buf_puts(t->out, ");\n");
+        any = t->kept[k] = true;
+    }
+    if (any) buf_puts(t->out, "    copies_commit();\n");
+    t->wait = any;
 }
 
 static void put_long(struct text *t) {
@@ -395,10 +437,10 @@ static void put_long(struct text *t) {
     buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, bool first) {\n");
     cuda_origin_line(g->c);
     mark_all(t);
+    if (g->kept_bytes && g->c->p->cuda_arch >= 80) put_kept_copies(t);
     for (uint32_t s = 0; s < g->nstages; s++) {
         put_stage(t, s, s + 1 == g->nstages, "0, COLS");
-        for (uint32_t k = 0; k < g->n; k++)
-            if (is_reduction(at(t, k)->code) && t->need[k] && g->stage[k] == s) put_result(t, k);
+        put_exchange(t, s);
     }
     put_row_stores(t);
     buf_puts(t->out, "}\n");
@@ -432,7 +474,7 @@ static void put_tail(struct text *t) {
         const struct group_instr *i = at(t, k);
         if (!t->need[k] || is_sink(i->code) || !g->uniform[k]) continue;
         if (!is_reduction(i->code)) {
-            put_uniform(t, k);
+            stmt_uniform(t, k);
             continue;
         }
         put_total(t, k);

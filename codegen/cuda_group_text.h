@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cuda_group_text.h - a group's text in work, and the expressions it is made of
- * (cuda_group_expr.c). Private to the two files that write it. */
+ * (cuda_group_expr.c). Private to the three files that write it. */
 #ifndef LATHE_CODEGEN_CUDA_GROUP_TEXT_H
 #define LATHE_CODEGEN_CUDA_GROUP_TEXT_H
 
@@ -11,6 +11,10 @@ struct text {
     struct buf *out;
     bool *need; /* instructions to be written */
     bool *kept; /* LONG: LOADs that lie in shared memory by now; NULL: none ever do */
+    bool wait;  /* .. and are still on their way */
+    bool *done; /* of one walk: written by now */
+    bool *held; /* COLUMNS: the same for all rows; hN of the state */
+    bool holding;
     bool early; /* what group_early says is in x already */
 };
 
@@ -32,7 +36,24 @@ bool expr_last_fixed(const struct group_gen *g, uint32_t k);
 void expr_value(struct text *t, int32_t r, const char *index);
 void expr_operand(struct text *t, int32_t r); /* at index k */
 void expr_elementwise(struct text *t, const struct group_instr *i);
+/* Whether register r is where(place == label, .., constant) with places those of the columns. */
+bool expr_one_place(const struct text *t, int32_t r, int32_t *place, int32_t *label);
+/* "if (..)" for the one column of a thread that has the label's place. */
+void expr_if_place(struct text *t, int32_t place, int32_t label);
+/* The OP_tanh that gelu k shares with its derivative, or -1; sK beside it is 0.5 (1 + vK). */
+int32_t expr_gelu_tanh(const struct text *t, uint32_t k);
+/* Whether an absolute error of 2^-22 does no harm in tanh r (`scaled`: in a multiple of it). */
+bool expr_coarse_near_zero(const struct text *t, int32_t r, bool scaled);
 void expr_iota(struct text *t, uint32_t k, const char *column);
 void expr_random(struct text *t, uint32_t k, const char *index);
+
+/* ---- statements (cuda_group_stmt.c) ---- */
+/* "(x.at + 32 * THREADS)": where the ring has LOAD k; of this thread when `own`. */
+void stmt_slot(struct text *t, uint32_t k, bool own);
+void stmt_uniform(struct text *t, uint32_t k); /* one value */
+void stmt_array(struct text *t, uint32_t k);   /* all elements of a thread */
+void stmt_store(struct text *t, uint32_t k);
+/* The register that STORE i really stores: before a cast that the store does itself. */
+int32_t stmt_source(const struct text *t, const struct group_instr *i);
 
 #endif

@@ -5,6 +5,15 @@
 #include <inttypes.h>
 
 enum { THREADS = 256, TILE = 64, BLOCKS_WANTED = 264 };
+/* Attention through cuDNN. LIBRARY_MOST: bytes of its scratch memory from which on a batch is cut,
+ * so that offsets fit 32 bits; LIBRARY_SLACK: bytes, for alignment. */
+enum {
+    LIBRARY_MOST = 2047 << 20,
+    LIBRARY_TILE = 128,
+    LIBRARY_LONGEST = 1 << 24, /* sequence */
+    LIBRARY_SLACK = 64 << 10,
+};
+#define LIBRARY_LARGEST (INT64_C(16) << 30) /* bytes for one batch; beyond, Lathe's kernels */
 
 static bool is_real(enum dtype t) {
     return t == DT_f32 || t == DT_f64;
@@ -143,6 +152,29 @@ static enum status attention_calls(struct cuda_gen *c, int64_t tm, int64_t bytes
     return cuda_call(c, file, "attention_dkv", blocks, 1, 1, THREADS, bytes);
 }
 
+/* Scratch memory for the gradient through cuDNN, which is used where it can be: whole batches, as
+ * many as LIBRARY_MOST holds. Of each it keeps the gradient of the scores in 16 bits and, where
+ * heads share k and v, their gradients for each head, all in whole tiles, and its sums. 0: not so
+ * computed, see read_problem() of runtime/cuda/cudnn.c. */
+static int64_t library_bytes(const struct plan_launch *l, int arch) {
+    const struct plan_view *q = &l->in[0], *k = &l->in[1], *v = &l->in[2];
+    int64_t b = q->dims[0], h = q->dims[1], t = q->dims[2], d = q->dims[3];
+    int64_t s = k->dims[2], e = v->dims[3], most = arch == 90 ? 256 : 128;
+    bool causal = launch_int(l, ATTR_causal, 0) != 0;
+    if (dtype_size(q->dtype) != 2 || l->nin != 6 || launch_float(l, ATTR_softcap, 0.0) > 0)
+        return 0;
+    if (arch > 90 || d % 8 || e % 8 || d < 8 || e < 8 || d > most || e > most) return 0;
+    if (b < 1 || h < 1 || t < 1 || s < 1 || (causal && t > s)) return 0;
+    int64_t rows = ceil_div(t, LIBRARY_TILE) * LIBRARY_TILE;
+    int64_t cols = ceil_div(s, LIBRARY_TILE) * LIBRARY_TILE, one;
+    if (rows > LIBRARY_LONGEST || cols > LIBRARY_LONGEST) return 0;
+    one = rows * (2 * cols + 4) + (k->dims[1] < h ? 2 * cols * (d + e) : 0);
+    if (__builtin_mul_overflow(one, h, &one) || one > LIBRARY_LARGEST) return 0;
+    int64_t part = i64_min(b, i64_max(LIBRARY_MOST / one, 1));
+    while (part > 0 && part < b && (b % part || part * h * t % 4)) part--; /* lse stays aligned */
+    return part > 0 ? round16(one * part + LIBRARY_SLACK) : 0;
+}
+
 enum status cuda_attention(struct cuda_gen *c) {
     const struct plan_launch *l = c->l;
     bool grad = l->kind == LAUNCH_attention_grad;
@@ -159,7 +191,9 @@ enum status cuda_attention(struct cuda_gen *c) {
     double softcap = launch_float(l, ATTR_softcap, 0.0);
     bool exact = grad && wide;
     if (grad)
-        c->l->work_bytes = round16(q->dims[0] * q->dims[1] * q->dims[2] * size * (exact ? 2 : 1));
+        c->l->work_bytes =
+            i64_max(round16(q->dims[0] * q->dims[1] * q->dims[2] * size * (exact ? 2 : 1)),
+                    library_bytes(l, c->p->cuda_arch));
     cuda_define(c, "TM", tm);
     cuda_define_text(c, "REAL", wide ? "double" : "float");
     cuda_define_text(c, "MEM", cuda_memory_type(q->dtype));
@@ -201,8 +235,11 @@ static int64_t vector_of(int64_t count, const struct plan_view *v, int64_t strid
 enum status cuda_cross_entropy(struct cuda_gen *c) {
     const struct plan_view *x = &c->l->in[0], *labels = &c->l->in[1];
     const struct plan_view *loss = &c->l->out[0], *lse = &c->l->out[1];
-    if (!is_real(x->dtype) || !is_real(loss->dtype) || !is_real(lse->dtype))
-        return cuda_unsupported(c, "logits must be f32 or f64");
+    enum dtype t = x->dtype;
+    if (!is_real(t) && t != DT_bf16 && t != DT_f16)
+        return cuda_unsupported(c, "logits must be f32, f64, bf16 or f16");
+    if (!is_real(loss->dtype) || !is_real(lse->dtype))
+        return cuda_unsupported(c, "losses must be f32 or f64");
     int64_t vec = vector_of(x->dims[1], x, x->strides[0]);
     int64_t threads = i64_min(i64_max((ceil_div(x->dims[1], vec) + 31) / 32 * 32, 32), 512);
     cuda_define(c, "ROWS", x->dims[0]);
@@ -212,7 +249,8 @@ enum status cuda_cross_entropy(struct cuda_gen *c) {
     cuda_define(c, "VEC", vec);
     cuda_define(c, "THREADS", threads);
     cuda_define(c, "IGNORE", launch_int(c->l, ATTR_ignore_index, -100));
-    cuda_define_text(c, "REAL", cuda_memory_type(x->dtype));
+    cuda_define_text(c, "MEM", cuda_memory_type(t));
+    cuda_define_text(c, "REAL", t == DT_f64 ? "double" : "float");
     cuda_define_text(c, "LABEL", cuda_memory_type(labels->dtype));
     cuda_define_text(c, "LOSS", cuda_memory_type(loss->dtype));
     cuda_define_text(c, "LSE", cuda_memory_type(lse->dtype));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* cuda_optim.c - launches over many tensors at once: optimizers and the sum of squares. Blocks take
- * a fixed number of elements of one tensor; which, says a table in the kernel's text. */
+/* cuda_optim.c - launches over many tensors at once: optimizers, casts and the sum of squares.
+ * Blocks take a fixed number of elements of one tensor; which, says a table in the kernel's text.
+ */
 #include "codegen/cuda.h"
 #include <inttypes.h>
 
@@ -111,6 +112,17 @@ enum status cuda_optimizer(struct cuda_gen *c) {
     cuda_define_text(c, "STEP", cuda_memory_type(l->in[f.lr + 1].dtype));
     if (blocks == 0) return ST_OK;
     return table_call(c, "optimizer.cu", is_adam ? "adam" : "sgd", blocks, THREADS);
+}
+
+/* ---- casts -------------------------------------------------------------------------------------
+ */
+enum status cuda_casts(struct cuda_gen *c) {
+    const struct plan_launch *l = c->l;
+    if (l->nin > TENSORS_MAX) return cuda_unsupported(c, "more than 4096 operands");
+    int64_t blocks = write_tables(c, l->nin, 1, 0, 1, CHUNK);
+    cuda_define_text(c, "SMALL", cuda_memory_type(l->out[0].dtype));
+    if (blocks == 0) return ST_OK;
+    return table_call(c, "cast.cu", "casts", blocks, THREADS);
 }
 
 /* ---- the sum of squares ------------------------------------------------------------------------

@@ -253,6 +253,7 @@ str_id unit_origin(struct cg *c, const uint32_t *nodes, uint32_t n);
 enum status apply_updates(struct cg *c);
 void join_optimizers(struct cg *c); /* join.c */
 void share_in_place(struct cg *c);
+void join_casts(struct cg *c); /* join.c */
 void find_lifetimes(struct plan *p);
 void add_workspaces(struct plan *p);
 

@@ -11,6 +11,7 @@ struct bench_result {
     const char *device;
     double *seconds;         /* per launch, the median over steps */
     double step_seconds;     /* median, launches replayed without events in between */
+    double first_seconds;    /* from opening the device to the end of the first step */
     double copy_rate;        /* bytes per second, read and written */
     int64_t held;            /* bytes that the device holds */
     int64_t samples, tokens; /* per step; tokens 0: no input has two dimensions of integers */

@@ -78,7 +78,7 @@ static int64_t batch_of(const struct plan *p) {
     return 0;
 }
 
-enum { ADVICE = 160, ERROR_WORDS = 1 << 14 }; /* ERROR_WORDS: bytes, beside what is planned */
+enum { ADVICE = 160 };
 
 /* What to do about it, after the executor's words `said`; `text` starts empty. */
 static void advise(const struct device *d, const struct plan *p, lathe_model *m,
@@ -94,7 +94,7 @@ static void advise(const struct device *d, const struct plan *p, lathe_model *m,
         return;
     }
     session_hold_begin(&m->owner->ctx, &held);
-    int64_t budget = (int64_t)device_memory_free(d) - ERROR_WORDS;
+    int64_t budget = (int64_t)device_memory_free(d);
     enum status st = budget_largest_batch(m, sc, &cg, budget, batch, &largest);
     session_hold_end(&m->owner->ctx, &held);
     if (st == ST_OK && largest)

@@ -17,6 +17,7 @@ struct bench {
     lathe_context *c;
     const char *what, *loss, *optimizer, *recipe, *device, *layer;
     int64_t steps;
+    double begin;
     bool json;
     lathe_model_options open;
     struct recipe numbers;
@@ -177,7 +178,10 @@ static enum status time_steps(struct bench *b) {
     struct bench_result *r = &b->result;
     uint32_t n = b->plan->launches.n;
     double *times = ARENA_ARRAY(&b->arena, double, (size_t)b->steps *(n + 1)), unused;
-    for (int i = 0; i < WARM_UP; i++) TRY(run_step(b, &unused));
+    for (int i = 0; i < WARM_UP; i++) {
+        TRY(run_step(b, &unused));
+        if (i == 0) r->first_seconds = sys_seconds() - b->begin;
+    }
     for (int64_t i = 0; i < b->steps; i++) TRY(run_step(b, &times[i]));
     r->step_seconds = median(times, b->steps);
     backend_profile(&b->on, true);
@@ -231,11 +235,12 @@ static enum status copy_rate(struct bench *b, size_t bytes) {
 static enum status bench_body(void *arg) {
     struct bench *b = arg;
     struct bench_result *r = &b->result;
+    b->begin = sys_seconds();
     TRY(device_open(b->c, b->device, "cpu", &b->dev));
     size_t bytes = (size_t)1 << (b->dev->gpu ? 30 : 27);
     r->device = b->dev->name;
-    TRY(copy_rate(b, bytes));
     if (strcmp(b->what, "copy") == 0) {
+        TRY(copy_rate(b, bytes));
         if (b->json)
             printf("{\"device\":\"%s\",\"bytes\":%zu,\"copy_bytes_per_s\":%.9g}\n", r->device,
                    bytes, r->copy_rate);
@@ -250,6 +255,7 @@ static enum status bench_body(void *arg) {
     r->plan = b->plan;
     r->steps = b->steps;
     TRY(time_steps(b));
+    TRY(copy_rate(b, bytes));
     TRY(read_registers(b));
     r->held = (int64_t)backend_bytes(&b->on);
     bool ok = (b->json ? bench_print_json : bench_print)(r, b->layer, &b->arena);

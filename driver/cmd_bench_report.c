@@ -188,6 +188,7 @@ bool bench_print(const struct bench_result *r, const char *layer, struct arena *
            (long long)r->steps);
     if (r->tokens) printf(", %.0f tokens/s", (double)r->tokens / r->step_seconds);
     printf(", %.1f samples/s\n", (double)r->samples / r->step_seconds);
+    printf("first step done after %.2f s\n", r->first_seconds);
     printf("memory %.1f MiB held, %.1f planned; copies run at %.0f GB/s\n", (double)r->held / mib,
            (double)plan_bytes(r->plan) / mib, r->copy_rate / 1e9);
     printf("%u launches, %.3f ms one by one\n", r->plan->launches.n, all_launches(r) * 1e3);
@@ -226,6 +227,7 @@ bool bench_print_json(const struct bench_result *r, const char *layer, struct ar
     json_object_set_new(j, "ms_one_by_one", json_real(all_launches(r) * 1e3));
     json_object_set_new(j, "tokens_per_s", json_real((double)r->tokens / r->step_seconds));
     json_object_set_new(j, "samples_per_s", json_real((double)r->samples / r->step_seconds));
+    json_object_set_new(j, "first_step_s", json_real(r->first_seconds));
     json_object_set_new(j, "memory_bytes", json_integer(r->held));
     json_object_set_new(j, "planned_bytes", json_integer(plan_bytes(r->plan)));
     json_object_set_new(j, "copy_bytes_per_s", json_real(r->copy_rate));

@@ -13,6 +13,7 @@ struct compile_args {
     lathe_context *c;
     const char *path, *out;
     int arch;
+    bool check;
     lathe_model_options open;
     lathe_train_options train;
     struct arena arena;
@@ -42,6 +43,12 @@ static enum status compile_body(void *arg) {
     struct cuda_options o = {.cache_dir = a->c->cache_dir, .library_dir = a->c->cuda_dir};
     double begin = sys_seconds();
     uint32_t kernels;
+    if (a->check) {
+        TRY(cuda_compile_check(c, &o, a->plan, device_kernel_source, NULL, &kernels));
+        printf("%u kernels for sm_%d without spills and warnings, %.1f s\n", kernels,
+               a->plan->cuda_arch, sys_seconds() - begin);
+        return ST_OK;
+    }
     TRY(cuda_pack(c, &o, a->plan, a->arch, device_kernel_source, NULL, a->out, &kernels));
     printf("%u kernels for sm_%d in %s, %.1f s; the step takes %.1f MiB\n", kernels, a->arch,
            a->out, sys_seconds() - begin, (double)plan_bytes(a->plan) / 1048576);
@@ -67,6 +74,7 @@ int cmd_compile(int argc, char **argv) {
     // clang-format off
     const struct option_spec spec[] = {
         {"-o", OPTION_TEXT, &a.out, 0, 0, "FILE", "where the kernels go; for `lathe train --compiled FILE` with the options given here"},
+        {"--check", OPTION_FLAG, &a.check, 0, 0, NULL, "write nothing; fail where the compiler spills registers or warns"},
         {"--arch", OPTION_TEXT, &arch, 0, 0, "ARCH", "sm_80, sm_90a (default), sm_100a, ..; no GPU has to be there"},
         {"--data", OPTION_TEXT, &m.data, 0, 0, "SRC", "data that sizes symbolic dimensions and types labels"},
         {"--batch", OPTION_INT, &m.batch, 1, 1e9, "N", "as for `lathe train`, like everything below"},
@@ -91,7 +99,7 @@ int cmd_compile(int argc, char **argv) {
     int rc = options_parse(command_named("compile"), spec, (int)(sizeof spec / sizeof spec[0]),
                            argc, argv, pos, 1, 1);
     if (rc) return rc == 1 ? 0 : rc;
-    if (!a.out) return fail(2, "compile: -o FILE is missing");
+    if (!a.out && !a.check) return fail(2, "compile: -o FILE is missing");
     a.arch = parse_arch(arch);
     if (!a.arch)
         return fail(2, "compile --arch: expected sm_80 or newer, such as sm_90a, found '%s'", arch);

@@ -27,6 +27,7 @@ struct plan_args {
 };
 struct planned {
     int64_t bytes, batch, params;
+    int64_t library; /* bytes beside the arenas */
     int64_t arenas[ARENA_CLASSES];
     struct plan_usage usage;
     double flops;
@@ -36,6 +37,7 @@ struct planned {
 
 static void measure(const struct plan *p, struct arena *a, struct planned *out) {
     out->bytes = plan_bytes(p);
+    out->library = plan_library_bytes(p);
     out->usage = plan_usage(p);
     memcpy(out->arenas, p->arena_bytes, sizeof out->arenas);
     for (uint32_t i = 1; i < p->buffers.n; i++) {
@@ -100,6 +102,7 @@ static void print_json(const struct planned *p, const struct plan_args *a, int64
     json_object_set_new(j, "persistent_bytes", json_integer(p->arenas[ARENA_PERSISTENT]));
     json_object_set_new(j, "io_bytes", json_integer(p->arenas[ARENA_IO]));
     json_object_set_new(j, "step_bytes", json_integer(p->arenas[ARENA_STEP]));
+    json_object_set_new(j, "library_bytes", json_integer(p->library));
     json_object_set_new(j, "at_peak", uses);
     json_object_set_new(j, "peak_at", json_string(p->peak_origin));
     json_object_set_new(j, "peak_launch", json_integer(p->usage.peak_launch));
@@ -121,8 +124,9 @@ static void print_text(const struct planned *p, const struct plan_args *a, int64
            (double)p->arenas[ARENA_IO] / mib, (double)p->arenas[ARENA_STEP] / mib);
     for (int u = 0; u < USE_COUNT; u++) {
         int64_t b = p->usage.bytes[u];
-        if (b) printf("  %-15s %.1f MiB\n", use_names[u], (double)b / mib);
+        if (b) printf("  %-17s %.1f MiB\n", use_names[u], (double)b / mib);
     }
+    if (p->library) printf("  %-17s %.1f MiB\n", "library_workspace", (double)p->library / mib);
     printf("peak        launch %u, %s\n", p->usage.peak_launch, p->peak_origin);
     printf("work        %.3g GFLOP a step\n", p->flops / 1e9);
     printf("parameters  %lld\n", (long long)p->params);

@@ -22,6 +22,7 @@ const char *launch_name(enum launch_kind k) {
         [LAUNCH_attention_grad] = "attention_grad",
         [LAUNCH_cross_entropy] = "cross_entropy",
         [LAUNCH_sum_squares] = "sum_squares",
+        [LAUNCH_cast] = "cast",
         [LAUNCH_sgd] = "sgd",
         [LAUNCH_adam] = "adam",
     };
@@ -99,8 +100,42 @@ enum arena_class buffer_arena(enum buffer_kind k) {
     }
 }
 
+bool launch_can_fault(enum launch_kind k) {
+    return k == LAUNCH_gather || k == LAUNCH_gather_elements || k == LAUNCH_scatter_rows ||
+           k == LAUNCH_scatter_elements || k == LAUNCH_cross_entropy;
+}
+
+bool launch_takes_table(const struct plan *p, const struct plan_launch *l) {
+    return l->ncalls && l->first_call < p->calls.n && p->calls.at[l->first_call].table;
+}
+
+uint32_t launch_pointers(const struct plan_launch *l) {
+    return l->nin + l->nout + (l->workspace.i != 0) + 1;
+}
+
+int64_t plan_library_bytes(const struct plan *p) {
+    for (uint32_t i = 0; p->cuda_arch && i < p->launches.n; i++) {
+        const struct plan_launch *l = &p->launches.at[i];
+        bool attention = l->kind == LAUNCH_attention || l->kind == LAUNCH_attention_grad;
+        bool product = l->kind == LAUNCH_matmul && !l->ncalls;
+        if (product || (attention && l->nin && dtype_size(l->in[0].dtype) == 2))
+            return PLAN_LIBRARY_BYTES;
+    }
+    return 0;
+}
+
+int64_t plan_word_bytes(const struct plan *p) {
+    int64_t words = 1; /* of launches that cannot fault */
+    for (uint32_t i = 0; i < p->launches.n; i++) {
+        const struct plan_launch *l = &p->launches.at[i];
+        words += launch_can_fault(l->kind);
+        if (launch_takes_table(p, l)) words += launch_pointers(l);
+    }
+    return p->cuda_arch ? words * 8 : 0;
+}
+
 int64_t plan_bytes(const struct plan *p) {
-    int64_t n = 0;
+    int64_t n = plan_library_bytes(p) + plan_word_bytes(p);
     for (int i = 0; i < ARENA_CLASSES; i++) n += p->arena_bytes[i];
     return n;
 }

@@ -151,6 +151,7 @@ struct plan_group {
  *   attention_grad    q, k, v, y, lse, g[, mask] -> dq, dk, dv; last axis has stride 1
  *   cross_entropy     logits [R,C] (row stride any, last stride 1), labels [R] -> loss [R], lse [R]
  *   sum_squares       x.. contiguous floats -> f32 scalar: the sum of the squares of all elements
+ *   cast              x.. contiguous f32 -> y.. contiguous, all bf16 or all f16: each x in y's type
  *   sgd, adam         w, g, then buf or m, v of each parameter in turn (attr count, default 1: how many), then
  *                     lr, step -> the new w and buf or m, v of each; contiguous; g may be f16 or bf16 where w
  *                     is f32; results may alias the operands that they replace; one more operand (f32 scalar),
@@ -175,6 +176,7 @@ enum launch_kind {
     LAUNCH_attention_grad,
     LAUNCH_cross_entropy,
     LAUNCH_sum_squares,
+    LAUNCH_cast,
     LAUNCH_sgd,
     LAUNCH_adam,
     LAUNCH_COUNT
@@ -242,8 +244,16 @@ struct plan {
 struct plan *plan_create(struct ctx *c, const char *name);
 void plan_destroy(struct plan *p); /* NULL is a no-op */
 enum arena_class buffer_arena(enum buffer_kind k);
-/* Bytes the CPU backend allocates for the plan: the sum over arenas. */
+/* Bytes that a backend allocates for the plan: the arenas and, on a GPU, what comes beside them. */
 int64_t plan_bytes(const struct plan *p);
+/* Scratch memory that all launches of a GPU's libraries share; 0: the plan has no such launch. */
+enum { PLAN_LIBRARY_BYTES = 32 << 20 }; /* what cuBLASLt asks for on Hopper */
+int64_t plan_library_bytes(const struct plan *p);
+/* Fault words and tables of addresses of a plan for a GPU. */
+int64_t plan_word_bytes(const struct plan *p);
+bool launch_can_fault(enum launch_kind k); /* has a fault word */
+bool launch_takes_table(const struct plan *p, const struct plan_launch *l);
+uint32_t launch_pointers(const struct plan_launch *l); /* arguments of its calls */
 buf_id plan_find(const struct plan *p, enum buffer_kind kind, const char *name); /* {0}: absent */
 
 /* Checks that every view stays inside its buffer and every buffer inside its arena, that no two

@@ -26,7 +26,8 @@ static const struct kind_rule rules[LAUNCH_COUNT] = {
     [LAUNCH_attention_grad] = {6, 7, 3, 0x6f, 7},
     [LAUNCH_cross_entropy] = {2, 2, 2, 1, 0},
     [LAUNCH_sum_squares] = {1, 255, 1, 0, 0},
-    [LAUNCH_sgd] = {5, 255, 0, 0, 0}, /* check_optimizer */
+    [LAUNCH_cast] = {1, 255, 0, 0, 0}, /* check_casts */
+    [LAUNCH_sgd] = {5, 255, 0, 0, 0},  /* check_optimizer */
     [LAUNCH_adam] = {6, 255, 0, 0, 0},
 };
 
@@ -140,6 +141,14 @@ static void check_sum_squares(struct plan_check *v, uint32_t k, const struct pla
     bool ok = l->out[0].dtype == DT_f32 && view_count(&l->out[0]) == 1;
     for (uint32_t j = 0; j < l->nin; j++) ok &= dtype_is_float(l->in[j].dtype);
     if (!ok) plan_fault(v, "launch %u (sum_squares): element types or the result's size", k);
+}
+
+static void check_casts(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    bool ok = l->nin == l->nout;
+    for (uint32_t j = 0; ok && j < l->nin; j++)
+        ok = l->in[j].dtype == DT_f32 && small_float(l->out[j].dtype) &&
+             l->out[j].dtype == l->out[0].dtype && view_count(&l->in[j]) == view_count(&l->out[j]);
+    if (!ok) plan_fault(v, "launch %u (cast): element types, sizes or number of results", k);
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -281,4 +290,5 @@ void plan_check_launch(struct plan_check *v, uint32_t k, const struct plan_launc
         check_layer(v, k, l);
     if (l->kind == LAUNCH_adam || l->kind == LAUNCH_sgd) check_optimizer(v, k, l);
     if (l->kind == LAUNCH_sum_squares) check_sum_squares(v, k, l);
+    if (l->kind == LAUNCH_cast) check_casts(v, k, l);
 }

@@ -17,7 +17,8 @@ static const struct recipe_text builtins[] = {
      "master = f32          # weights as the optimizer sees them, and its states\n"
      "tf32 = false          # true: f32 products on a GPU may round their operands to TF32\n"
      "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
-     "save = auto           # for gradients: auto computes cheap values again, all keeps them\n"},
+     "save = all            # for gradients: all keeps values, auto computes cheap ones again,\n"
+     "                      # a size (12 GiB) does so until what is kept fits\n"},
     {"bf16", "f32 weights; products, attention and kept values in bf16; sums in f32",
      "# f32 master weights, each rounded to bf16 once a step where a product needs it. Products and\n"
      "# attention take and give bf16 and add in f32. Elementwise chains, norms, softmax, reductions\n"
@@ -29,7 +30,8 @@ static const struct recipe_text builtins[] = {
      "master = f32\n"
      "tf32 = false          # for what stays f32\n"
      "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
-     "save = auto           # for gradients: auto computes cheap values again, all keeps them\n"
+     "save = auto           # for gradients: auto computes cheap values again, all keeps them,\n"
+     "                      # a size (12 GiB) computes again until what is kept fits\n"
      "keep_wide =           # names of nodes whose products stay f32, such as *router*, lm_head\n"},
 };
 // clang-format on
@@ -118,9 +120,18 @@ static enum status read_chunk_loss(struct reader *x) {
 }
 
 static enum status read_save(struct reader *x) {
-    x->r->save = is_word(x->value, "all") ? SAVE_ALL : SAVE_AUTO;
-    if (x->r->save == SAVE_ALL || is_word(x->value, "auto")) return ST_OK;
-    return wrong(x, "auto or all", x->value);
+    const char *expected = "auto, all or a size such as 12 GiB or 900 MiB";
+    struct text v = x->value;
+    int64_t n = 0;
+    x->r->save = is_word(v, "all") ? SAVE_ALL : SAVE_AUTO;
+    if (x->r->save == SAVE_ALL || is_word(v, "auto")) return ST_OK;
+    for (; v.n > 0 && *v.at >= '0' && *v.at <= '9' && n < 1 << 20; v.at++, v.n--)
+        n = 10 * n + (*v.at - '0');
+    v = trim(v);
+    int shift = is_word(v, "GiB") ? 30 : is_word(v, "MiB") ? 20 : 0;
+    if (n < 1 || n > 1 << 20 || shift == 0) return wrong(x, expected, x->value);
+    x->r->save_bytes = n << shift;
+    return ST_OK;
 }
 
 static enum status read_keep_wide(struct reader *x) {

@@ -16,6 +16,7 @@ struct recipe {
     bool tf32;                    /* f32 products on a GPU may round their operands to TF32 */
     int64_t chunk_loss;           /* rows of logits at a time: CHUNK_AUTO, CHUNK_OFF or a number */
     enum save_mode save;          /* what the backward part finds in memory */
+    int64_t save_bytes;           /* SAVE_AUTO: enough is computed again; 0: no such bound */
     const char *const *keep_wide; /* patterns of node names whose products stay f32 */
     int nkeep_wide;
 };

@@ -23,7 +23,9 @@
  * order   after cse2 and chunk_loss; nothing that merges equal nodes may follow
  * Products, attention and reductions are never computed again, nor is anything whose copy would be
  * a launch of its own: some node of the backward part has to walk over the same elements. The
- * copies have the operands of the originals, so all results stay the same, bit for bit. */
+ * copies have the operands of the originals, so all results stay the same, bit for bit. A recipe
+ * may say how many bytes may be kept: then the first layers, whose values live longest, go first.
+ */
 #include "passes/save_policy.h"
 #include "passes/pass.h"
 #include <string.h>
@@ -243,16 +245,30 @@ static void read_copies(struct saver *s, node_id n, struct arena *scratch) {
     arena_rewind(scratch, mark);
 }
 
+/* Bytes of forward values that the backward part finds in memory. */
+static int64_t kept_bytes(const struct saver *s) {
+    int64_t sum = 0;
+    for (uint32_t v = 1; v < s->nvalues; v++) {
+        bool source = op_info(val_op(s->g, (val_id){v}))->traits & SOURCE;
+        if (s->used[v] && !source && forward_value(s, (val_id){v}))
+            sum += bytes_of(s->g, (val_id){v});
+    }
+    return sum;
+}
+
 enum status pass_save(struct pass_ctx *c, struct graph *g) {
     struct saver s = {.g = g};
     struct chain chain;
     uint32_t nodes = g->nodes.n;
     bool found = false;
+    int64_t enough = c->recipe ? c->recipe->save_bytes : 0, kept = 0;
     if ((c->recipe && c->recipe->save == SAVE_ALL) || !find_forward(&s, c->scratch)) return ST_OK;
-    for (uint32_t v = 1; v < s.nvalues; v++) {
+    if (enough > 0) kept = kept_bytes(&s);
+    for (uint32_t v = 1; v < s.nvalues && (enough == 0 || kept > enough); v++) {
         if (!s.used[v] || !forward_value(&s, (val_id){v})) continue;
         if (!pays(&s, (val_id){v}, &chain)) continue;
         s.again[v] = found = true;
+        kept -= bytes_of(g, (val_id){v}) - chain.more;
         for (uint32_t k = 0; k < chain.n; k++)
             s.chain[node_out(g, (node_id){chain.nodes[k]}, 0).i] = true;
     }

@@ -193,6 +193,7 @@ static enum status dispatch(struct cpu_job *j) {
     case LAUNCH_attention_grad: return cpu_attention_grad(j);
     case LAUNCH_cross_entropy: return cpu_cross_entropy(j);
     case LAUNCH_sum_squares: return cpu_sum_squares(j);
+    case LAUNCH_cast: return cpu_casts(j);
     case LAUNCH_sgd: return cpu_sgd(j);
     case LAUNCH_adam: return cpu_adam(j);
     case LAUNCH_COUNT: break;

@@ -97,6 +97,7 @@ enum status cpu_attention(struct cpu_job *j) MUST_USE;
 enum status cpu_attention_grad(struct cpu_job *j) MUST_USE;
 enum status cpu_cross_entropy(struct cpu_job *j) MUST_USE;
 enum status cpu_sum_squares(struct cpu_job *j) MUST_USE;
+enum status cpu_casts(struct cpu_job *j) MUST_USE;
 enum status cpu_sgd(struct cpu_job *j) MUST_USE;
 enum status cpu_adam(struct cpu_job *j) MUST_USE;
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cpu_optim.c - SGD and Adam(W) with PyTorch's formulas in PyTorch's order of operations; scalars
  * that depend on the step are computed in f64. Elementwise: any cut into tasks gives the same bits.
- * A launch takes its parameters one after the other. Also the sum of squares of gradients. */
+ * A launch takes its parameters one after the other. Also the sum of squares of gradients, and
+ * casts of weights. */
+#include "runtime/cpu_group.h"
 #include "runtime/cpu_impl.h"
 #include "runtime/cpu_simd.h"
 #include <math.h>
@@ -233,5 +235,30 @@ enum status cpu_sum_squares(struct cpu_job *j) {
     }
     for (int64_t k = 0; k < done; k++) sum += part[k];
     dtype_store(l->out[0].dtype, job_out(j, 0), sum);
+    return ST_OK;
+}
+
+/* ---- casts -------------------------------------------------------------------------------------
+ */
+struct cast_job {
+    const struct cpu_job *j;
+    uint32_t operand;
+};
+
+static void cast_task(void *arg, int64_t index, int thread) {
+    const struct cast_job *c = arg;
+    const struct plan_view *y = &c->j->l->out[c->operand];
+    int64_t i0 = index * PART, n = i64_min(PART, view_count(y) - i0);
+    const float *x = job_in(c->j, c->operand);
+    char *to = job_out(c->j, c->operand);
+    (void)thread;
+    ew_store(y->dtype, to + i0 * (int64_t)dtype_size(y->dtype), 1, DT_f32, x + i0, n);
+}
+
+enum status cpu_casts(struct cpu_job *j) {
+    for (uint32_t k = 0; k < j->l->nin; k++) {
+        struct cast_job c = {.j = j, .operand = k};
+        pool_run(j->x->pool, ceil_div(view_count(&j->l->in[k]), PART), cast_task, &c);
+    }
     return ST_OK;
 }

@@ -35,7 +35,9 @@ int cuda_device_count(struct ctx *c, char why[256]);
 enum status cuda_open(struct ctx *c, const struct cuda_options *o, struct cuda **out) MUST_USE;
 void cuda_close(struct cuda *d); /* NULL is a no-op; its executors are destroyed before */
 struct cuda_info cuda_get_info(const struct cuda *d);
-size_t cuda_memory_free(const struct cuda *d); /* bytes, now; 0 when the driver does not tell */
+/* Bytes that a new executor can have, those that libraries share among all included; 0 when the
+ * driver does not tell. */
+size_t cuda_memory_free(const struct cuda *d);
 /* What a plan for this device is made for (codegen_options.cuda_arch): 90 and 100 have kernels of
  * their own, every other GPU takes what 80 can do. */
 int cuda_plan_arch(const struct cuda *d);
@@ -73,7 +75,7 @@ enum status cuda_write(struct cuda_exec *x, buf_id b, const void *from) MUST_USE
  * one by one and scans what they write. A range that is run again is replayed as a CUDA graph.
  * ST_IO means that the GPU or its driver failed: nothing on the device can be trusted any more. */
 enum status cuda_run(struct cuda_exec *x, uint32_t from, uint32_t to, bool check) MUST_USE;
-size_t cuda_bytes(const struct cuda_exec *x); /* device bytes held */
+size_t cuda_bytes(const struct cuda_exec *x); /* device bytes held: plan_bytes() */
 /* Launches that cuDNN computes; the kernels planned for them are not used. */
 uint32_t cuda_cudnn_launches(const struct cuda_exec *x);
 /* Seconds per launch since profiling was enabled. While it is, nothing is replayed as a graph. */

@@ -48,6 +48,7 @@ sh_part check "jobs=$jobs; m $gcc check"
 sh_part unit "jobs=$jobs; m $gcc unit"
 sh_part golden "jobs=$jobs; m $gcc golden"
 sh_part models "jobs=$jobs; m $gcc models MODELS='$models'"
+sh_part kernels "jobs=$jobs; m $gcc kernels MODELS='$models'"
 sh_part cli "jobs=$jobs; m $gcc cli"
 sh_part samples "jobs=$jobs; m $gcc samples"
 if [ -e tests/conformance/expected.txt ]; then

@@ -389,6 +389,8 @@ check "a GPU: train from kept kernels" fake_train -o gpu2 --steps 3 --verbose --
 cp err gpu.err
 cp out gpu.out
 check "a GPU: nothing is compiled twice" contains 'kernels: compiled 0, cached [1-9]' gpu.err
+check "a GPU: memory as planned" equal "$(get gpu2/metrics.jsonl 1 memory_bytes)" "$(lathe plan "$mlp" --batch 8 --loss "$ce" \
+    --data good.npz --arch 90 --json | sed -n 's/^ "bytes": \([0-9]*\),/\1/p')"
 check "a GPU: --profile" contains '%.*ms  adam' gpu.out
 cp -r gpu/checkpoint/3 ck3
 check "a GPU: resume" fake_train --resume gpu --steps 4 --save-every 1

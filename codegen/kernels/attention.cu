@@ -83,6 +83,7 @@ DEV REAL score(MASK_PARAM int b, int h, int i, int j, REAL x, REAL &slope) {
 /* Rows [first, first+TILE) of W columns into to[column][row]; zeros outside. */
 template <int W, int PADDED>
 DEV void load_tile(REAL *to, const MEM *from, i64 stride, int first, int rows) {
+#pragma unroll 2 /* more takes registers that the products need */
     for (int e = threadIdx.x; e < NT * PADDED; e += 256) {
         const int row = e / PADDED, col = e % PADDED;
         to[col * PITCH + row] =

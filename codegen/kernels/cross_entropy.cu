@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cross_entropy.cu - softmax cross entropy of logits [ROWS, COLS]: loss and log of the sum of
- * exponentials. A block a row, which is read once: each thread keeps a running maximum and sum. */
+ * exponentials, computed in REAL whatever they are in memory. A block a row, which is read once:
+ * each thread keeps a running maximum and sum. */
 #include "prelude.cuh"
 #if __has_include("config.cuh")
 #include "config.cuh"
@@ -14,6 +15,7 @@
 #define VEC          4
 #define THREADS      256
 #define IGNORE       (-100)
+#define MEM          float
 #define REAL         float
 #define LABEL        i64
 #define LOSS         float
@@ -21,9 +23,9 @@
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    cross_entropy(const REAL *x, const LABEL *labels, LOSS *loss, LSE *lse_out, u64 *error) {
+    cross_entropy(const MEM *x, const LABEL *labels, LOSS *loss, LSE *lse_out, u64 *error) {
     const i64 row = blockIdx.x;
-    const REAL *p = x + row * STRIDE;
+    const MEM *p = x + row * STRIDE;
     REAL m = smallest<REAL>(), s = 0;
     for (i64 c = (i64)threadIdx.x * VEC; c < COLS; c += THREADS * VEC) {
         REAL v[VEC];
@@ -52,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             report_index(error, row, label);
             return;
         }
-        l = lse - (double)p[label];
+        l = lse - (double)to_reg(p[label]);
     }
     loss[row] = (LOSS)l;
     lse_out[row] = (LSE)lse;

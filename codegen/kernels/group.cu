@@ -54,7 +54,7 @@
     _Pragma("unroll 4") for (IDX col = (from) + lane * VEC; col < (to); col += LANES * VEC)
 #endif
 
-#ifdef BLOCKS
+#if defined BLOCKS && !defined FREE_REGISTERS /* the compiler's answer to spills */
 #define MIN_BLOCKS , BLOCKS
 #else
 #define MIN_BLOCKS
@@ -78,6 +78,29 @@ DEV void body(PARAMS, IDX row, IDX lane, state &, const raw &) {
 }
 #endif
 
+#if RING /* SLOT: bytes of a row of each thread of the block */
+extern __shared__ char ring[];
+#define WALK_RING(ROW, COUNT)                                                                      \
+    for (IDX k = 0; k < RING - 1; k++) {                                                           \
+        raw x = {ring + k * SLOT};                                                                 \
+        if (k < COUNT) fetch(ARGS, ROW, lane, x);                                                  \
+        copies_commit();                                                                           \
+    }                                                                                              \
+    u32 read = 0, write = (RING - 1) * SLOT;                                                       \
+    for (IDX done = 0; done < COUNT; done++) {                                                     \
+        IDX k = done + RING - 1;                                                                   \
+        raw x = {ring + write};                                                                    \
+        if (k < COUNT) fetch(ARGS, ROW, lane, x);                                                  \
+        copies_commit();                                                                           \
+        copies_wait<RING - 1>();                                                                   \
+        k = done;                                                                                  \
+        x.at = ring + read;                                                                        \
+        body(ARGS, ROW, lane, sums, x);                                                            \
+        write = read;                                                                              \
+        read = read == (RING - 1) * SLOT ? 0 : read + SLOT;                                        \
+    }
+#endif
+
 #if MODE == 0
 extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
     IDX lane = (IDX)blockIdx.x * (LANES * UNITS) + threadIdx.x;
@@ -89,16 +112,20 @@ extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
 }
 #elif MODE == 1
 /* A block has THREADS / LANES workers. AHEAD: while a worker computes a row, the next one is on
- * its way. */
+ * its way; RING: the next RING - 1 are, into shared memory. */
 extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAMS) {
     const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     const IDX lane = threadIdx.x % LANES, first = worker * RPW;
     if (first >= ROWS) return;
     state sums;
-    raw now INIT;
 #if COLSUMS
     clear(sums);
 #endif
+#if RING
+    const IDX count = first + RPW < ROWS ? RPW : ROWS - first;
+    WALK_RING(first + k, count)
+#else
+    raw now INIT;
     fetch(ARGS, first, lane, now);
 #if RPW > 1
     for (IDX k = 0; k < RPW && first + k < ROWS; k++) {
@@ -116,12 +143,13 @@ extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAM
 #else
     body(ARGS, first, lane, sums, now);
 #endif
+#endif
 #if COLSUMS
     put(sums, workspace, worker, lane);
 #endif
 }
 #elif MODE == 2
-extern "C" __global__ void __launch_bounds__(LANES) group_long(PARAMS) {
+extern "C" __global__ void __launch_bounds__(LANES MIN_BLOCKS) group_long(PARAMS) {
     for (IDX k = 0; k < RPW; k++) {
         IDX row = (IDX)blockIdx.x * RPW + k;
         if (row >= ROWS) break;
@@ -134,6 +162,13 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS MIN_BLOCKS) group_rows(P
     const IDX first = (IDX)blockIdx.y * RPW, last = first + RPW < ROWS ? first + RPW : ROWS;
     state sums;
     clear(sums);
+    if (lane < COLS / VEC) hold(ARGS, lane, sums);
+#if RING
+    if (lane < COLS / VEC && first + warp < last) {
+        const IDX count = (last - first - warp + WARPS - 1) / WARPS;
+        WALK_RING(first + warp + k * WARPS, count)
+    }
+#else
     if (lane < COLS / VEC && first + warp < last) {
         raw now;
         fetch(ARGS, first + warp, lane, now);
@@ -149,6 +184,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS MIN_BLOCKS) group_rows(P
 #endif
         }
     }
+#endif
     join_warps(sums);
     if (warp == 0 && lane < COLS / VEC) put(sums, workspace, blockIdx.y, lane);
 }

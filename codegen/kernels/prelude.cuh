@@ -194,6 +194,54 @@ template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
     }
 }
 
+/* ---- copies to shared memory that take their time ---------------------------------------------
+ * Each thread waits for its own and reads no other's, so nobody else has to wait. */
+template <int BYTES> DEV void copy_async(void *to, const void *from) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what cp.async moves");
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    u32 address;
+    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(address) : "l"(to));
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
+                     "n"(BYTES)
+                     : "memory");
+#endif
+}
+DEV void copies_commit() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/* All but the last N groups have arrived. */
+template <int N> DEV void copies_wait() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+template <int N, class M> DEV void row_fetch(char *to, const M *p) {
+    constexpr int n = packs<M, N>::n, bytes = n * (int)sizeof(M);
+#pragma unroll
+    for (int k = 0; k < N / n; k++) copy_async<bytes>(to + k * bytes, p + k * n);
+}
+/* N elements of each of NTHREADS threads; pieces of a thread lie NTHREADS pieces apart. */
+template <int N, int NTHREADS, class M> DEV void ring_fetch(char *to, const M *p) {
+    constexpr int n = packs<M, N>::n, bytes = n * (int)sizeof(M);
+#pragma unroll
+    for (int k = 0; k < N / n; k++)
+        copy_async<bytes>(to + (k * NTHREADS + threadIdx.x) * bytes, p + k * n);
+}
+template <class M, int N, int NTHREADS, class R> DEV void ring_unpack(R *v, const char *from) {
+    constexpr int n = packs<M, N>::n, bytes = n * (int)sizeof(M);
+    packs<M, N> x;
+#pragma unroll
+    for (int k = 0; k < N / n; k++)
+        x.at[k] = *(const pack<M, n> *)(from + (k * NTHREADS + threadIdx.x) * bytes);
+    unpack(v, x);
+}
+
 /* ---- register to register ----------------------------------------------------------------------
  * Floats to integers truncate and saturate, NaN gives 0; anything to bool is != 0. */
 template <class T> DEV float to_f32(T x) { return (float)x; }
@@ -320,6 +368,13 @@ DEV float op_min(float x, float y) {
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(x), "f"(y));
     return r;
 }
+/* tanh(x), and s = 0.5 (1 + tanh(x)) which does not cancel; NEAR: exact near 0, too. */
+template <bool NEAR> DEV float tanh_sigmoid(float x, float &s) {
+    float e = fast_exp2(op_min(2.8853900817779268f * x, 100.0f)), r = fast_recip(1.0f + e);
+    s = e * r;
+    float far = 1.0f - 2.0f * r;
+    return NEAR && fabsf(x) < 0.04f ? x - x * x * x * 0.33333333f : far;
+}
 template <class T> DEV T op_clip(T x, T low, T high) {
     x = x < low ? low : x;
     return x > high ? high : x;
@@ -365,6 +420,19 @@ template <class OP, int L, class T> DEV T lanes_reduce(T x) {
     for (int w = L / 2; w > 0; w /= 2) x = OP::join(x, __shfl_xor_sync(lanes_mask<L>(), x, w));
     return x;
 }
+/* What the warps of a row left, the same for every lane. */
+template <class OP, int WARPS_OF_ROW, class T> DEV T warps_join(const T *part) {
+    if constexpr (WARPS_OF_ROW <= 8) {
+        T x = part[0];
+#pragma unroll
+        for (int w = 1; w < WARPS_OF_ROW; w++) x = OP::join(x, part[w]);
+        return x;
+    } else {
+        constexpr int width = WARPS_OF_ROW > 16 ? 32 : 16;
+        const int lane = threadIdx.x % width;
+        return lanes_reduce<OP, width>(lane < WARPS_OF_ROW ? part[lane] : OP::template none<T>());
+    }
+}
 /* Over L threads of a row: neighbouring lanes, or the whole block of L threads. The order is that of
  * a fixed tree, whatever happens when. SITE tells the reductions of a kernel apart; `phase` is 0 and
  * 1 in turn when one comes again, so that its last result has been read by all before the next but
@@ -373,18 +441,28 @@ template <class OP, int L, int SITE, class T> DEV T row_reduce(T x, int phase) {
     if constexpr (L <= 32) {
         return lanes_reduce<OP, L>(x);
     } else {
-        __shared__ T part[2][32];
-        constexpr int warps = L / 32;
-        constexpr int width = warps > 16 ? 32 : warps > 8 ? 16 : warps > 4 ? 8 : warps > 2 ? 4 : 2;
+        alignas(16) __shared__ T part[2][32];
         x = lanes_reduce<OP, 32>(x);
         if (threadIdx.x % 32 == 0) part[phase][threadIdx.x / 32] = x;
         __syncthreads();
-        const int lane = threadIdx.x % width;
-        x = lane < warps ? part[phase][lane] : OP::template none<T>();
+        return warps_join<OP, L / 32>(part[phase]);
+    }
+}
+/* Several at once, of one type: lanes exchange them side by side, the block meets once. */
+template <int L, int SITE, class T, class... OPS> DEV void rows_reduce(T *x, int phase) {
+    int j = 0;
+    if constexpr (L <= 32) {
+        ((x[j] = lanes_reduce<OPS, L>(x[j]), j++), ...);
+    } else {
+        constexpr int n = sizeof...(OPS), warps = L / 32;
+        alignas(16) __shared__ T part[2][n][32];
+        ((x[j] = lanes_reduce<OPS, 32>(x[j]), j++), ...);
+        if (threadIdx.x % 32 == 0)
 #pragma unroll
-        for (int w = width / 2; w > 0; w /= 2)
-            x = OP::join(x, __shfl_xor_sync(FULL_WARP, x, w));
-        return x;
+            for (int k = 0; k < n; k++) part[phase][k][threadIdx.x / 32] = x[k];
+        __syncthreads();
+        j = 0;
+        ((x[j] = warps_join<OPS, warps>(part[phase][j]), j++), ...);
     }
 }
 template <int L> DEV void row_sync() {
@@ -400,7 +478,7 @@ template <int NSLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride
     const int slice = threadIdx.x / 32, lane = threadIdx.x % 32;
     A sum = 0;
     if (valid)
-#pragma unroll 8
+#pragma unroll 16
         for (int k = slice; k < n; k += NSLICES) sum = sum_of::join(sum, (A)p[k * stride]);
     __syncthreads(); /* an earlier sum has been read */
     part[slice][lane] = sum;

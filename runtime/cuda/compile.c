@@ -170,7 +170,7 @@ struct job {
     struct recipe *r;
     struct image *image;
     const struct plan_kernel *kernel;
-    const char *option[NOPTIONS];
+    const char *option[NOPTIONS + 1];
     nvrtc_program program;
     int result;
 };
@@ -284,6 +284,29 @@ static enum status job_finish(struct job *j) {
     return ST_OK;
 }
 
+static bool spills(const char *line, size_t n) {
+    const char *at = memmem(line, n, " bytes spill stores", 19);
+    if (!at || at == line) return false;
+    for (at--; at >= line && *at >= '0' && *at <= '9'; at--)
+        if (*at != '0') return true;
+    return false;
+}
+
+/* A kernel that asks for more blocks at once than its registers allow is compiled for fewer: memory
+ * would have to hold what registers cannot. */
+static enum status compile_free(struct job *j) {
+    const char *log = job_log(j);
+    bool spilled = false;
+    for (const char *at = log; *at && !spilled; at += strcspn(at, "\n"), at += *at == '\n')
+        spilled = spills(at, strcspn(at, "\n"));
+    if (j->result != 0 || !spilled) return ST_OK;
+    j->b->k->api.nvrtcDestroyProgram(&j->program);
+    TRY(job_create(j));
+    j->option[NOPTIONS] = "--define-macro=FREE_REGISTERS";
+    j->result = j->b->k->api.nvrtcCompileProgram(j->program, NOPTIONS + 1, j->option);
+    return ST_OK;
+}
+
 static enum status run_jobs(struct compiler *k, struct job *jobs, uint32_t n) {
     enum status st = ST_OK;
     for (uint32_t i = 0; i < n && st == ST_OK; i++) st = job_create(&jobs[i]);
@@ -296,6 +319,7 @@ static enum status run_jobs(struct compiler *k, struct job *jobs, uint32_t n) {
             st = ST_UNSUPPORTED; /* reported */
         pool_destroy(pool);
     }
+    for (uint32_t i = 0; i < n && st == ST_OK; i++) st = compile_free(&jobs[i]);
     for (uint32_t i = 0; i < n && st == ST_OK; i++) st = job_finish(&jobs[i]);
     for (uint32_t i = 0; i < n; i++)
         if (jobs[i].program) k->api.nvrtcDestroyProgram(&jobs[i].program);
@@ -357,14 +381,6 @@ enum status compiler_build(struct compiler *k, const struct plan *p, const char 
  */
 
 /* The number in front of `what` in a line of ptxas -v, 0 when there is none. */
-static bool spills(const char *line, size_t n) {
-    const char *at = memmem(line, n, " bytes spill stores", 19);
-    if (!at || at == line) return false;
-    for (at--; at >= line && *at >= '0' && *at <= '9'; at--)
-        if (*at != '0') return true;
-    return false;
-}
-
 const char *compiler_complaint(struct arena *a, const char *log) {
     for (const char *at = log; *at;) {
         size_t n = strcspn(at, "\n");

@@ -5,22 +5,23 @@
  *
  * Of the gradient cuDNN has a fast form that adds to dQ in any order and one whose results are the
  * same bits in every run; the latter keeps the gradient of the scores, [B,H,T,S] in 16 bits, in its
- * workspace. Large batches are run in parts, so that this does not grow beyond WORKSPACE. */
+ * workspace. The plan says how large that may be; a larger batch is run in parts. What fits there
+ * is taken from the scratch memory that all library launches share. */
 #include "runtime/cuda/cudnn.h"
 #include <math.h>
 #include <string.h>
 
 enum {
-    OLDEST = 91002,        /* before: wrong results in some cases */
-    OLDEST_ODD = 91501,    /* before: the gradient is wrong for some numbers of keys */
-    CONFIGS = 8,           /* engines that are asked for */
-    WORKSPACE = 512 << 20, /* bytes from which on a batch is cut */
-    ALIGNED = 256,
+    OLDEST = 91002,     /* before: wrong results in some cases */
+    OLDEST_ODD = 91501, /* before: the gradient is wrong for some numbers of keys */
+    CONFIGS = 8,        /* engines that are asked for */
+    ALIGNED = 256,      /* bytes */
 };
 
 /* A problem that has been put to cuDNN. */
 struct dnn_plan {
     struct dnn_problem problem; /* of a whole launch */
+    size_t room;                /* bytes that it may use */
     struct dnn_scalars scalars;
     struct dnn_net net;
     dnn_desc plan;      /* NULL: cuDNN does not take it */
@@ -96,8 +97,8 @@ static struct dnn *dnn_open(struct cuda *d) {
     return d->dnn;
 }
 
-static void destroy_all(const struct dnn_net *net) {
-    for (uint32_t i = net->all.n; i-- > 0;) net->api->cudnnBackendDestroyDescriptor(net->all.at[i]);
+static void destroy_all(struct dnn_net *net) {
+    while (net->all.n) net->api->cudnnBackendDestroyDescriptor(net->all.at[--net->all.n]);
 }
 
 void dnn_close(struct cuda *d) {
@@ -253,7 +254,15 @@ static void build(struct cuda *d, struct dnn_plan *k, const struct dnn_problem *
     k->failed = k->plan ? NULL : first;
 }
 
-/* Cut the batch until the workspace is small, or cannot be cut. */
+static size_t aligned(size_t bytes) {
+    return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+static size_t scratch_bytes(const struct dnn_plan *k) {
+    return aligned(k->workspace) + aligned(k->sums);
+}
+
+/* Cut the batch until there is room for what cuDNN asks for. */
 static void choose(struct cuda *d, struct dnn_plan *k) {
     struct dnn_problem *part = ARENA_NEW(&d->arena, struct dnn_problem);
     const struct dnn_problem *p = &k->problem;
@@ -261,24 +270,32 @@ static void choose(struct cuda *d, struct dnn_plan *k) {
     *part = *p;
     for (k->parts = 1;;) {
         build(d, k, part);
-        if (!k->plan || k->workspace <= WORKSPACE || part->b == 1) break;
-        int64_t most = (int64_t)((double)part->b * WORKSPACE / (double)k->workspace);
-        int64_t b = most > 1 ? most : 1;
-        while (b > 1 && (p->b % b || b * p->h * p->t % 4)) b--; /* lse of each stays aligned */
-        if (b >= part->b || b * p->h * p->t % 4) break;
+        k->sums = p->grad ? (size_t)(part->b * p->h * p->t) * sizeof(float) : 0;
+        size_t need = scratch_bytes(k);
+        if (!k->plan || need <= k->room) break;
+        int64_t most = (int64_t)((double)part->b * (double)k->room / (double)need);
+        int64_t b = most < part->b ? most : part->b - 1;
+        while (b > 0 && (p->b % b || b * p->h * p->t % 4)) b--; /* lse of each stays aligned */
         destroy_all(&k->net);
         k->plan = NULL;
+        k->failed = arena_printf(&d->arena,
+                                 "it asks for %zu bytes of scratch memory, %zu are "
+                                 "planned",
+                                 need, k->room);
+        if (b < 1) break;
         part->b = b;
         k->parts = p->b / b;
     }
-    k->sums = p->grad ? (size_t)(part->b * p->h * p->t) * sizeof(float) : 0;
 }
 
-static struct dnn_plan *find_plan(struct cuda *d, const struct dnn_problem *p) {
-    for (uint32_t i = 0; i < d->dnn->plans.n; i++)
-        if (memcmp(&d->dnn->plans.at[i]->problem, p, sizeof *p) == 0) return d->dnn->plans.at[i];
+static struct dnn_plan *find_plan(struct cuda *d, const struct dnn_problem *p, size_t room) {
+    for (uint32_t i = 0; i < d->dnn->plans.n; i++) {
+        struct dnn_plan *known = d->dnn->plans.at[i];
+        if (known->room == room && memcmp(&known->problem, p, sizeof *p) == 0) return known;
+    }
     struct dnn_plan *k = ARENA_NEW(&d->arena, struct dnn_plan);
     k->problem = *p;
+    k->room = room;
     choose(d, k);
     vec_push(&d->arena, &d->dnn->plans, k);
     return k;
@@ -291,6 +308,12 @@ static const char *describe(struct arena *a, const struct dnn_problem *p) {
                         p->grad ? "gradient of attention" : "attention", (long long)p->b,
                         (long long)p->h, (long long)p->kv, (long long)p->t, (long long)p->s,
                         (long long)p->d, p->causal ? ", causal" : "");
+}
+
+/* The launch's workspace, less what may be lost to alignment, or what libraries share. */
+static size_t launch_room(const struct plan *p, const struct plan_launch *l) {
+    int64_t own = l->workspace.i ? p->buffers.at[l->workspace.i].bytes - ALIGNED : 0;
+    return own > PLAN_LIBRARY_BYTES ? (size_t)own : PLAN_LIBRARY_BYTES;
 }
 
 static void packs_free(void *ptr) {
@@ -311,7 +334,7 @@ enum status attention_prepare(struct cuda *d, const struct plan *p, const struct
     struct dnn_plan *k = NULL;
     if (!why) {
         why = read_problem(d, l, &d->arena, &problem);
-        if (!why) k = find_plan(d, &problem);
+        if (!why) k = find_plan(d, &problem, launch_room(p, l));
         if (k && !k->plan) why = k->failed;
         if (why) why = arena_printf(&d->arena, "%s: %s", describe(&d->arena, &problem), why);
     }
@@ -326,14 +349,6 @@ enum status attention_prepare(struct cuda *d, const struct plan *p, const struct
     arena_defer(a, packs_free, x);
     *out = x;
     return ST_OK;
-}
-
-static size_t aligned(size_t bytes) {
-    return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
-}
-
-size_t attention_workspace(const struct attention *a) {
-    return aligned(a->plan->workspace) + aligned(a->plan->sums);
 }
 
 static enum status dnn_status(const struct attention *a, int e, const char *what) {
@@ -378,7 +393,9 @@ static enum status make_pack(struct attention *a, int64_t i, const cu_ptr *addre
 }
 
 enum status attention_bind(struct attention *a, const cu_ptr *addresses, cu_ptr workspace) {
-    for (int64_t i = 0; i < a->plan->parts; i++) TRY(make_pack(a, i, addresses, workspace));
+    cu_ptr at = scratch_bytes(a->plan) <= PLAN_LIBRARY_BYTES ? a->d->lt_workspace : workspace;
+    at = (at + ALIGNED - 1) / ALIGNED * ALIGNED;
+    for (int64_t i = 0; i < a->plan->parts; i++) TRY(make_pack(a, i, addresses, at));
     return ST_OK;
 }
 

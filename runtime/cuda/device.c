@@ -190,9 +190,9 @@ struct cuda_info cuda_get_info(const struct cuda *d) {
 }
 
 size_t cuda_memory_free(const struct cuda *d) {
-    size_t available = 0, total = 0;
+    size_t available = 0, total = 0, there = d->lt_workspace ? PLAN_LIBRARY_BYTES : 0;
     if (d->api.cuCtxSetCurrent(d->context) != CU_OK) return 0;
-    return d->api.cuMemGetInfo(&available, &total) == CU_OK ? available : 0;
+    return d->api.cuMemGetInfo(&available, &total) == CU_OK ? available + there : 0;
 }
 
 int cuda_plan_arch(const struct cuda *d) {

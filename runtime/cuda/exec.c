@@ -54,9 +54,10 @@ static enum status load_kernel(struct cuda *d, const struct image *m, const char
     return ST_OK;
 }
 
-/* More than 48 KiB of dynamic shared memory has to be asked for. */
+/* More than 48 KiB of shared memory, with what a kernel declares itself (never over 16 KiB), has to
+ * be asked for. */
 static enum status allow_shared(struct cuda *d, struct loaded_kernel *k, uint32_t bytes) {
-    enum { FREE = 48 << 10 };
+    enum { FREE = 32 << 10 };
     if (bytes <= FREE || bytes <= k->shared) return ST_OK;
     if (bytes > (uint32_t)d->shared_max)
         return diag_error(d->ctx, ST_UNSUPPORTED, interned(&d->names, k->entry),
@@ -110,17 +111,12 @@ static bool has_results(const struct plan_launch *l) {
     return false;
 }
 
-static bool can_fault(enum launch_kind k) {
-    return k == LAUNCH_gather || k == LAUNCH_gather_elements || k == LAUNCH_scatter_rows ||
-           k == LAUNCH_scatter_elements || k == LAUNCH_cross_entropy;
-}
-
 /* Before memory is there: what tells whether the plan can run. */
 static enum status prepare_launch(struct cuda_exec *x, uint32_t i, const uint32_t *loaded) {
     const struct plan *p = x->plan;
     const struct plan_launch *l = &p->launches.at[i];
     struct exec_launch *e = &x->launches[i];
-    e->slot = can_fault(l->kind) ? x->nerrors++ : 0;
+    e->slot = launch_can_fault(l->kind) ? x->nerrors++ : 0;
     if (!l->ncalls && has_results(l)) {
         if (l->kind == LAUNCH_matmul) return product_prepare(x->d, p, l, &x->arena, &e->product);
         return diag_error(x->ctx, ST_UNSUPPORTED, exec_origin(x, l),
@@ -136,22 +132,10 @@ static enum status prepare_launch(struct cuda_exec *x, uint32_t i, const uint32_
     e->ncalls = l->ncalls;
     e->functions = f;
     if (l->kind != LAUNCH_attention && l->kind != LAUNCH_attention_grad) return ST_OK;
-    TRY(attention_prepare(x->d, p, l, &x->arena, &e->attention));
-    size_t bytes = e->attention ? attention_workspace(e->attention) : 0;
-    if (bytes > x->attention_bytes) x->attention_bytes = bytes;
-    return ST_OK;
+    return attention_prepare(x->d, p, l, &x->arena, &e->attention);
 }
 
-static bool takes_table(const struct plan *p, const struct plan_launch *l) {
-    return l->ncalls && p->calls.at[l->first_call].table;
-}
-
-/* Addresses of operands, results, workspace (when there is one), error word. */
-static uint32_t address_count(const struct plan_launch *l) {
-    return l->nin + l->nout + (l->workspace.i != 0) + 1;
-}
-
-/* Once memory is there. */
+/* Once memory is there: of operands, results, workspace (when there is one), error word. */
 static void set_addresses(struct cuda_exec *x, uint32_t i) {
     const struct plan_launch *l = &x->plan->launches.at[i];
     struct exec_launch *e = &x->launches[i];
@@ -176,8 +160,8 @@ static enum status fill_tables(struct cuda_exec *x) {
     cu_ptr to = x->tables;
     for (uint32_t i = 0; i < p->launches.n; i++) {
         struct exec_launch *e = &x->launches[i];
-        uint32_t n = address_count(&p->launches.at[i]);
-        if (!takes_table(p, &p->launches.at[i])) continue;
+        uint32_t n = launch_pointers(&p->launches.at[i]);
+        if (!launch_takes_table(p, &p->launches.at[i])) continue;
         TRY(upload(x, to, e->addresses, n * sizeof *e->addresses,
                    exec_origin(x, &p->launches.at[i])));
         e->table = to;
@@ -194,7 +178,7 @@ static enum status check_calls(const struct cuda_exec *x) {
         const struct plan_launch *l = &p->launches.at[i];
         CHECK(x->ctx, l->first_call <= p->calls.n && l->ncalls <= p->calls.n - l->first_call);
         for (uint32_t k = 1; k < l->ncalls; k++)
-            CHECK(x->ctx, p->calls.at[l->first_call + k].table == takes_table(p, l));
+            CHECK(x->ctx, p->calls.at[l->first_call + k].table == launch_takes_table(p, l));
     }
     for (uint32_t i = 0; i < p->calls.n; i++) {
         const struct plan_call *c = &p->calls.at[i];
@@ -206,44 +190,49 @@ static enum status check_calls(const struct cuda_exec *x) {
 
 /* ---- memory ------------------------------------------------------------------------------------
  */
-static enum status out_of_memory(struct cuda_exec *x, size_t need) {
-    struct cuda *d = x->d;
-    size_t available = 0, total = 0;
+static enum status out_of_memory(struct cuda_exec *x, size_t available, size_t total) {
     const double mib = 1048576;
-    if (d->api.cuMemGetInfo(&available, &total) != CU_OK) available = total = 0;
     const int64_t *b = x->plan->arena_bytes;
     return diag_error(
         x->ctx, ST_OUT_OF_MEMORY, interned(&x->plan->strings, x->plan->name),
         "the GPU is out of memory: the plan needs %.1f MiB (%.1f for weights and states, %.1f for "
-        "one step, %.1f for inputs and outputs), %.1f MiB of %.1f are free; use a smaller batch",
-        (double)need / mib, (double)b[ARENA_PERSISTENT] / mib, (double)b[ARENA_STEP] / mib,
-        (double)b[ARENA_IO] / mib, (double)(available + x->bytes) / mib, (double)total / mib);
+        "one step, %.1f for inputs and outputs, %.1f for libraries), %.1f MiB of %.1f are free; "
+        "use a smaller batch",
+        (double)plan_bytes(x->plan) / mib, (double)b[ARENA_PERSISTENT] / mib,
+        (double)b[ARENA_STEP] / mib, (double)b[ARENA_IO] / mib,
+        (double)plan_library_bytes(x->plan) / mib, (double)available / mib, (double)total / mib);
+}
+
+/* Before kernels are compiled and algorithms timed. What libraries share may be there already. */
+static enum status check_memory(struct cuda_exec *x) {
+    struct cuda *d = x->d;
+    size_t available = 0, total = 0, there = d->lt_workspace ? PLAN_LIBRARY_BYTES : 0;
+    TRY_CU(d, cuMemGetInfo(&available, &total), "", "asking for memory");
+    available += there;
+    return (size_t)plan_bytes(x->plan) > available ? out_of_memory(x, available, total) : ST_OK;
+}
+
+static enum status allocate_at(struct cuda_exec *x, cu_ptr *at, size_t bytes, unsigned char value) {
+    struct cuda *d = x->d;
+    if (!bytes) return ST_OK;
+    int e = d->api.cuMemAlloc(at, bytes);
+    if (e != CU_OK) *at = 0;
+    if (e == CU_OUT_OF_MEMORY) {
+        size_t available = 0, total = 0;
+        if (d->api.cuMemGetInfo(&available, &total) != CU_OK) available = total = 0;
+        return out_of_memory(x, available + x->bytes + x->library_bytes, total);
+    }
+    TRY(cuda_status(d, e, "", "allocating memory"));
+    x->bytes += bytes;
+    TRY_CU(d, cuMemsetD8Async(*at, value, bytes, d->stream), "", "clearing memory");
+    return ST_OK;
 }
 
 static enum status allocate(struct cuda_exec *x) {
-    struct cuda *d = x->d;
-    enum { EXTRAS = 3 };
-    const size_t extra[EXTRAS] = {x->nerrors * sizeof(uint64_t), x->table_words * sizeof(cu_ptr),
-                                  x->attention_bytes};
-    cu_ptr *const extra_at[EXTRAS] = {&x->errors, &x->tables, &x->attention_memory};
-    size_t need = extra[0] + extra[1] + extra[2], available = 0, total = 0;
     for (int i = 0; i < ARENA_CLASSES; i++)
-        if (!size_add(need, (size_t)x->plan->arena_bytes[i], &need)) need = SIZE_MAX;
-    TRY_CU(d, cuMemGetInfo(&available, &total), "", "asking for memory");
-    if (need > available) return out_of_memory(x, need);
-    for (int i = 0; i < ARENA_CLASSES + EXTRAS; i++) {
-        bool words = i == ARENA_CLASSES, own = i < ARENA_CLASSES;
-        size_t bytes = own ? (size_t)x->plan->arena_bytes[i] : extra[i - ARENA_CLASSES];
-        cu_ptr *at = own ? &x->memory[i] : extra_at[i - ARENA_CLASSES];
-        if (!bytes) continue;
-        int e = d->api.cuMemAlloc(at, bytes);
-        if (e != CU_OK) *at = 0;
-        if (e == CU_OUT_OF_MEMORY) return out_of_memory(x, need);
-        TRY(cuda_status(d, e, "", "allocating memory"));
-        x->bytes += bytes;
-        TRY_CU(d, cuMemsetD8Async(*at, words ? 0xff : 0, bytes, d->stream), "", "clearing memory");
-    }
-    return ST_OK;
+        TRY(allocate_at(x, &x->memory[i], (size_t)x->plan->arena_bytes[i], 0));
+    TRY(allocate_at(x, &x->errors, x->nerrors * sizeof(uint64_t), 0xff));
+    return allocate_at(x, &x->tables, x->table_words * sizeof(cu_ptr), 0);
 }
 
 static enum status pinned(struct cuda_exec *x, size_t bytes, void **out) {
@@ -298,6 +287,11 @@ static enum status create(struct cuda_exec *x, cuda_source_fn source, void *user
     TRY(cuda_enter(x->d));
     TRY(check_arch(x));
     TRY(check_calls(x));
+    TRY(check_memory(x));
+    if (plan_library_bytes(p)) {
+        TRY(library_memory(x->d));
+        x->library_bytes = PLAN_LIBRARY_BYTES;
+    }
     uint32_t *loaded = ARENA_ARRAY(&x->arena, uint32_t, p->kernels.n + 1);
     x->launches = ARENA_ARRAY(&x->arena, struct exec_launch, p->launches.n + 1);
     x->seconds = ARENA_ARRAY(&x->arena, double, p->launches.n + 1);
@@ -305,7 +299,7 @@ static enum status create(struct cuda_exec *x, cuda_source_fn source, void *user
     TRY(load_kernels(x, source, user, loaded));
     for (uint32_t i = 0; i < p->launches.n; i++) {
         const struct plan_launch *l = &p->launches.at[i];
-        if (takes_table(p, l)) x->table_words += address_count(l);
+        if (launch_takes_table(p, l)) x->table_words += launch_pointers(l);
         TRY(prepare_launch(x, i, loaded));
     }
     TRY(allocate(x));
@@ -316,9 +310,11 @@ static enum status create(struct cuda_exec *x, cuda_source_fn source, void *user
     x->errors_seen = words;
     if (st != ST_OK) return st;
     for (uint32_t i = 0; i < p->launches.n; i++) {
+        const struct plan_launch *l = &p->launches.at[i];
         set_addresses(x, i);
         const struct exec_launch *e = &x->launches[i];
-        if (e->attention) TRY(attention_bind(e->attention, e->addresses, x->attention_memory));
+        cu_ptr own = l->workspace.i ? e->addresses[l->nin + l->nout] : 0;
+        if (e->attention) TRY(attention_bind(e->attention, e->addresses, own));
     }
     TRY(fill_tables(x));
     return fill_memory(x);
@@ -354,7 +350,6 @@ void cuda_destroy(struct cuda_exec *x) {
         if (x->memory[i]) api->cuMemFree(x->memory[i]);
     if (x->errors) api->cuMemFree(x->errors);
     if (x->tables) api->cuMemFree(x->tables);
-    if (x->attention_memory) api->cuMemFree(x->attention_memory);
     if (x->staging) api->cuMemFreeHost(x->staging);
     if (x->errors_seen) api->cuMemFreeHost(x->errors_seen);
     struct ctx *c = x->ctx;
@@ -402,5 +397,5 @@ enum status cuda_write(struct cuda_exec *x, buf_id b, const void *from) {
 }
 
 size_t cuda_bytes(const struct cuda_exec *x) {
-    return x->bytes + lt_bytes(x->d);
+    return x->bytes + x->library_bytes;
 }

@@ -131,7 +131,8 @@ enum status product_prepare(struct cuda *d, const struct plan *p, const struct p
 enum status product_run(struct cuda *d, const struct product *p, const cu_ptr *at,
                         const char *origin) MUST_USE;
 void lt_close(struct cuda *d);
-size_t lt_bytes(const struct cuda *d); /* device memory that all products share */
+/* d->lt_workspace, PLAN_LIBRARY_BYTES that all products and attention through cuDNN share. */
+enum status library_memory(struct cuda *d) MUST_USE;
 
 /* ---- attention through cuDNN (cudnn.c, cudnn_graph.c) -------------------------------------------
  */
@@ -140,8 +141,8 @@ struct attention;
  * plan's own kernels run instead. */
 enum status attention_prepare(struct cuda *d, const struct plan *p, const struct plan_launch *l,
                               struct arena *a, struct attention **out) MUST_USE;
-size_t attention_workspace(const struct attention *a); /* bytes, shared by launches */
-/* The addresses of operands and results, in order, and of the workspace, for all later runs. */
+/* The addresses of operands and results, in order, and of the launch's workspace (0: it has none),
+ * for all later runs. */
 enum status attention_bind(struct attention *a, const cu_ptr *addresses, cu_ptr workspace) MUST_USE;
 enum status attention_run(const struct attention *a) MUST_USE;
 void dnn_close(struct cuda *d);
@@ -180,8 +181,7 @@ struct cuda_exec {
     uint32_t nerrors;
     cu_ptr tables; /* arguments of launches that take them from memory */
     size_t table_words;
-    cu_ptr attention_memory; /* cuDNN's workspace */
-    size_t attention_bytes;
+    size_t library_bytes; /* of d->lt_workspace: 0, or all of it */
     struct exec_launch *launches;
     VEC(struct range) ranges;
     double *seconds;

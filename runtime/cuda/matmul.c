@@ -40,6 +40,12 @@ enum status lt_status(struct cuda *d, int result, const char *origin, const char
         if (try_result_ != 0) return lt_status((d), try_result_, (origin), (what));                \
     } while (0)
 
+enum status library_memory(struct cuda *d) {
+    if (!d->lt_workspace)
+        TRY_CU(d, cuMemAlloc(&d->lt_workspace, LT_WORKSPACE), "", "scratch memory of libraries");
+    return ST_OK;
+}
+
 static enum status lt_open(struct cuda *d) {
     static const char *const new_names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     struct buf tried;
@@ -58,8 +64,6 @@ static enum status lt_open(struct cuda *d) {
         return diag_error(d->ctx, ST_UNSUPPORTED, "",
                           "the cuBLASLt library has no function %s; install that of CUDA 12 or 13",
                           missing);
-    if (!d->lt_workspace)
-        TRY_CU(d, cuMemAlloc(&d->lt_workspace, LT_WORKSPACE), "", "workspace of products");
     lt_handle handle = NULL;
     TRY_LT(d, cublasLtCreate(&handle), "", "starting");
     d->lt_handle = handle;
@@ -71,10 +75,6 @@ void lt_close(struct cuda *d) {
     if (d->lt_workspace) d->api.cuMemFree(d->lt_workspace);
     d->lt_handle = NULL;
     d->lt_workspace = 0;
-}
-
-size_t lt_bytes(const struct cuda *d) {
-    return d->lt_workspace ? LT_WORKSPACE : 0;
 }
 
 /* ---- from views to column-major ----------------------------------------------------------------

@@ -6,7 +6,7 @@
 
 #include "runtime/cuda/impl.h"
 
-enum { LT_WORKSPACE = 32 << 20 }; /* what the library asks for on Hopper */
+enum { LT_WORKSPACE = PLAN_LIBRARY_BYTES };
 
 /* All that a choice of algorithm depends on, in cuBLASLt's column-major terms. `r` is the matrix
  * that is added: a residual, or the result itself. */

@@ -11,11 +11,14 @@
 
 enum {
     CANDIDATES = 24,
-    TIMED_RUNS = 4,
+    FINALISTS = 3,
+    ROUNDS = 3,
+    CALLS_MAX = 64,
     NOISE_BYTES = 1 << 18, /* pattern that test operands repeat */
 };
 static const double least_work = 4e6;    /* operations of one call that are worth measuring */
-static const double seconds_each = 0.03; /* to choose one algorithm, about */
+static const double seconds_each = 0.02; /* for the first round of one product, about */
+static const double seconds_in_a_row = 2.5e-3;
 
 /* ---- proposals ---------------------------------------------------------------------------------
  */
@@ -128,39 +131,63 @@ static bool bench_call(struct bench *b, const struct lt_candidate *k) {
     return product_call(b->d, b->p, b->a, b->b, b->bias, b->r, b->c, &k->algo, k->workspace) == 0;
 }
 
-/* Seconds of the best of several runs; given up early when far behind `best`. */
-static double bench_time(struct bench *b, const struct lt_candidate *k, double best) {
+/* Seconds of one of `calls` calls in a row. */
+static double bench_time(struct bench *b, const struct lt_candidate *k, int calls) {
     const struct driver_api *api = &b->d->api;
     cu_stream stream = b->d->stream;
-    double seconds = INFINITY;
-    if (!bench_call(b, k)) return INFINITY; /* loads the kernel */
-    for (int i = 0; i < TIMED_RUNS; i++) {
-        float ms = 0;
-        bool ok = api->cuEventRecord(b->start, stream) == CU_OK && bench_call(b, k) &&
-                  api->cuEventRecord(b->stop, stream) == CU_OK &&
-                  api->cuStreamSynchronize(stream) == CU_OK &&
-                  api->cuEventElapsedTime(&ms, b->start, b->stop) == CU_OK;
-        if (!ok) return INFINITY;
-        seconds = fmin(seconds, (double)ms * 1e-3);
-        if (seconds > 1.25 * best) break;
-    }
-    return seconds;
+    float ms = 0;
+    bool ok = api->cuEventRecord(b->start, stream) == CU_OK;
+    for (int i = 0; i < calls && ok; i++) ok = bench_call(b, k);
+    ok = ok && api->cuEventRecord(b->stop, stream) == CU_OK &&
+         api->cuStreamSynchronize(stream) == CU_OK &&
+         api->cuEventElapsedTime(&ms, b->start, b->stop) == CU_OK;
+    return ok ? (double)ms * 1e-3 / calls : INFINITY;
 }
 
-/* The index of the fastest candidate. */
+struct finalist {
+    int candidate;
+    double seconds;
+};
+
+/* The best few by the shorter of two single calls, best first; unused places have no time. */
+static void first_round(struct bench *b, const struct lt_candidate *k, int n,
+                        struct finalist best[FINALISTS]) {
+    double limit = sys_seconds() + seconds_each;
+    for (int i = 0; i < FINALISTS; i++) best[i] = (struct finalist){0, INFINITY};
+    for (int i = 0; i < n && (i == 0 || sys_seconds() < limit); i++) {
+        if (!bench_call(b, &k[i])) continue; /* loads the kernel */
+        double t = bench_time(b, &k[i], 1);
+        if (t < 1.3 * best[0].seconds) t = fmin(t, bench_time(b, &k[i], 1));
+        if (t >= best[FINALISTS - 1].seconds) continue;
+        int at = FINALISTS - 1;
+        for (; at > 0 && best[at - 1].seconds > t; at--) best[at] = best[at - 1];
+        best[at] = (struct finalist){i, t};
+    }
+}
+
+/* The index of the fastest candidate. A single call finds the GPU cool and its clock high; so the
+ * best of the first round run again, in turns, many calls in a row as in a training step. */
 static int fastest(struct cuda *d, const struct product *p, const struct lt_candidate *k, int n) {
     struct bench b = {.d = d, .p = p};
-    int best = 0;
+    struct finalist best[FINALISTS] = {{0, INFINITY}};
     if (bench_open(&b)) {
-        double limit = sys_seconds() + seconds_each;
-        double time = bench_time(&b, &k[0], INFINITY) * 0.98; /* noise is no reason to switch */
-        for (int i = 1; i < n && sys_seconds() < limit; i++) {
-            double t = bench_time(&b, &k[i], time);
-            if (t < time) best = i, time = t;
-        }
+        first_round(&b, k, n, best);
+        double calls = ceil(seconds_in_a_row / best[0].seconds);
+        double sum[FINALISTS] = {0};
+        for (int round = 0; round < ROUNDS && isfinite(best[0].seconds); round++)
+            for (int i = 0; i < FINALISTS; i++)
+                if (best[i].seconds < 1.2 * best[0].seconds)
+                    sum[i] += bench_time(&b, &k[best[i].candidate],
+                                         calls < CALLS_MAX ? (int)calls : CALLS_MAX);
+                else
+                    sum[i] = INFINITY;
+        int winner = 0;
+        for (int i = 1; i < FINALISTS; i++)
+            if (sum[i] < sum[winner]) winner = i;
+        best[0].candidate = best[winner].candidate;
     }
     bench_close(&b);
-    return best;
+    return best[0].candidate;
 }
 
 /* ---- remembering -------------------------------------------------------------------------------
@@ -178,7 +205,7 @@ static struct hash128 choice_key(struct cuda *d, const struct shape *s) {
         struct shape shape;
     } key;
     memset(&key, 0, sizeof key);
-    memcpy(key.what, "cublasLt algo 1", sizeof key.what);
+    memcpy(key.what, "cublasLt algo 2", sizeof key.what);
     snprintf(key.gpu, sizeof key.gpu, "%s", d->info.name);
     key.library = d->lt.cublasLtGetVersion();
     key.processors = (uint64_t)d->info.processors;

@@ -81,7 +81,7 @@ def compare(a, name, batch):
             continue
         opset = folder.rsplit("_", 1)[1]
         gib = own["memory_bytes"] / 2**30
-        line = f"{name:8} {batch:3} opset {opset} Lathe    {own['ms']:9.2f} ms {own['tokens_per_s']:8.0f} tok/s {gib:7.2f} GiB"
+        line = f"{name:8} {batch:3} opset {opset} Lathe    {own['ms']:9.2f} ms {own['tokens_per_s']:8.0f} tok/s {gib:7.2f} GiB  first step {own['first_step_s']:.2f} s"
         if peer:
             line += f"  speed {peer['ms'] / own['ms']:.3f}x  memory {gib / peer['peak_GiB']:.3f}x"
         print(line, flush=True)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* gpu_steps.h - graphs of one optimizer step over tensors of odd sizes, joined in one launch, and
- * of scatters whose rows are named by few, many and most of the indices; results are outputs. */
+ * of scatters whose rows are named by few, many and most of the indices, and of casts of many
+ * tensors; results are outputs. */
 #ifndef LATHE_TESTS_GPU_STEPS_H
 #define LATHE_TESTS_GPU_STEPS_H
 
@@ -29,7 +30,8 @@ static const struct {
 enum {
     STEP_CASES = sizeof step_cases / sizeof step_cases[0],
     SCATTER_CASES = sizeof scatter_cases / sizeof scatter_cases[0],
-    STEP_ITEMS = STEP_CASES + SCATTER_CASES
+    CAST_CASES = 2,
+    STEP_ITEMS = STEP_CASES + SCATTER_CASES + CAST_CASES
 };
 
 static inline struct graph *scatter_graph(struct ctx *x, int k) {
@@ -64,14 +66,37 @@ static inline struct graph *scatter_graph(struct ctx *x, int k) {
     return g;
 }
 
+/* Weights as bf16 or f16; of every other one, all but the first element, which is not aligned. */
+static inline struct graph *cast_graph(struct ctx *x, int k) {
+    struct graph *g = graph_create(x, "casts");
+    struct step_case c = {.random = true, .sizes = step_sizes, .n = STEP_SIZES};
+    uint64_t seed = (uint64_t)k + 9;
+    str_id o = {0};
+    for (int i = 0; i < STEP_SIZES; i++) {
+        val_id w = step_state(g, &c, "w", i, DT_f32, &seed);
+        if (i % 2) w = build_slice(g, w, (dim[]){1}, (dim[]){step_sizes[i] - 1}, NULL, o);
+        w = build_cast(g, w, k ? DT_f16 : DT_bf16, o);
+        graph_add_output(g, arena_printf(&g->arena, "y%d", i), w);
+    }
+    graph_settle(g);
+    return g;
+}
+
 static inline struct graph *step_item_graph(struct ctx *x, int item) {
-    return item < STEP_CASES ? step_graph(x, &step_cases[item])
-                             : scatter_graph(x, item - STEP_CASES);
+    if (item < STEP_CASES) return step_graph(x, &step_cases[item]);
+    item -= STEP_CASES;
+    return item < SCATTER_CASES ? scatter_graph(x, item) : cast_graph(x, item - SCATTER_CASES);
+}
+
+static inline const char *step_item_name(int item) {
+    if (item < STEP_CASES) return "step";
+    return item < STEP_CASES + SCATTER_CASES ? "scatter" : "cast";
 }
 
 /* Of the largest element. Sums of bf16 are rounded once, but add in another order on the CPU. */
 static inline double step_tolerance(int item) {
     if (item < STEP_CASES) return 2e-6;
+    if (item >= STEP_CASES + SCATTER_CASES) return 0; /* the same bits */
     return scatter_cases[item - STEP_CASES].dtype == DT_bf16 ? 8e-3 : 2e-5;
 }
 

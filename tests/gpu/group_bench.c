@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 /* group_bench.c - the memory-bound kernels of a transformer's step in bf16, one by one on a GPU:
  * microseconds, GB/s, and the share of what a plain copy reaches. Bytes are those that have to
- * move: every operand and result once. Not a test of values: that is gpu_test.
+ * move: every operand and result once.
  *
  * usage: group_bench [--cache DIR] [--device N] [--only TEXT] [--times N] [--check] [--text DIR]
- * --check compiles every kernel with NVRTC instead (no GPU); --text writes their sources. */
+ *                    [--values]
+ * --check compiles every kernel with NVRTC instead (no GPU); --text writes their sources; --values
+ * compares results with the CPU's on small odd shapes. */
 #include "base/sys.h"
 #include "codegen/codegen.h"
 #include "driver/bench.h"
 #include "passes/pass.h"
+#include "runtime/cpu.h"
 #include "runtime/cuda.h"
+#include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +28,7 @@ struct kit {
     struct cuda *gpu;
     const char *only, *text;
     int times;
-    bool check;
+    bool check, values;
     double copy_rate;
     unsigned short *block; /* random bf16 numbers; as f32 too */
     size_t block_bytes;
@@ -337,19 +341,110 @@ static enum status check_plan(struct kit *k, const struct plan *p, const char *n
     return cuda_compile_check(&k->ctx, NULL, p, kernel_source, NULL, &compiled);
 }
 
-static enum status run_case(struct kit *k, const struct bench_case *c) {
-    struct codegen_options o = {.threads = 1, .cuda_arch = k->gpu ? cuda_plan_arch(k->gpu) : ARCH};
-    struct plan *p = NULL;
+static enum status make_plan(struct kit *k, const struct bench_case *c, int arch, struct plan **p) {
+    struct codegen_options o = {.threads = 1, .cuda_arch = arch};
     k->g = graph_create(&k->ctx, "bench");
     c->make(k);
     enum status st = c->grad ? differentiate(k) : ST_OK;
-    if (st == ST_OK) st = plan_build(k->g, &o, &p);
-    if (st == ST_OK) st = plan_verify(p, "group_bench");
+    if (st == ST_OK) st = plan_build(k->g, &o, p);
+    if (st == ST_OK) st = plan_verify(*p, "group_bench");
+    return st;
+}
+
+static enum status run_case(struct kit *k, const struct bench_case *c) {
+    struct plan *p = NULL;
+    enum status st = make_plan(k, c, k->gpu ? cuda_plan_arch(k->gpu) : ARCH, &p);
     if (st == ST_OK) st = k->check ? check_plan(k, p, c->name) : time_plan(k, p, c->name);
     plan_destroy(p);
     graph_destroy(k->g);
     k->g = NULL;
     return st;
+}
+
+/* ---- values -----------------------------------------------------------------------------------
+ * Both sides compute in f32 and differ in order and in the last bits of exp and tanh: a bf16 result
+ * may be rounded the other way. */
+static bool near(enum dtype t, double want, double got, double largest) {
+    double relative = t == DT_bf16 ? 0x1p-7 : 1e-5;
+    if (want == got || (want != want && got != got)) return true;
+    return fabs(want - got) <= relative * fabs(want) + 2e-5 * largest;
+}
+
+static bool same_result(const struct plan_buffer *b, const char *name, const void *want,
+                        const void *got) {
+    enum dtype t = b->type.dtype;
+    size_t size = dtype_size(t), n = (size_t)b->bytes / size;
+    double largest = 1e-3;
+    for (size_t i = 0; i < n; i++)
+        largest = fmax(largest, fabs(dtype_load(t, (const char *)want + i * size)));
+    for (size_t i = 0; i < n; i++) {
+        double x = dtype_load(t, (const char *)want + i * size);
+        double y = dtype_load(t, (const char *)got + i * size);
+        if (near(t, x, y, largest)) continue;
+        printf("    %s[%zu] is %.9g, %.9g on the CPU\n", name, i, y, x);
+        return false;
+    }
+    return true;
+}
+
+static enum status compare_plans(struct kit *k, const struct plan *cpu, const struct plan *gpu,
+                                 bool *same) {
+    struct pool *pool = pool_create(&k->ctx, 1);
+    struct cpu_exec *x = NULL;
+    struct cuda_exec *y = NULL;
+    enum status st = cpu_create(&k->ctx, cpu, pool, &x);
+    if (st == ST_OK) st = cpu_run(x, 0, cpu->launches.n, false);
+    if (st == ST_OK) st = cuda_create(k->gpu, gpu, kernel_source, NULL, &y);
+    if (st == ST_OK) st = cuda_run(y, 0, gpu->launches.n, false);
+    for (uint32_t i = 1; i < gpu->buffers.n && st == ST_OK; i++) {
+        const struct plan_buffer *b = &gpu->buffers.at[i];
+        if (b->kind != BUF_OUTPUT || !b->bytes) continue;
+        const char *name = interned(&gpu->strings, b->name);
+        buf_id other = plan_find(cpu, BUF_OUTPUT, name);
+        *same &= same_result(b, name, cpu_buffer_at(x, other), cuda_host_buffer_at(y, (buf_id){i}));
+    }
+    cuda_destroy(y);
+    cpu_destroy(x);
+    pool_destroy(pool);
+    return st;
+}
+
+static void compare_case(struct kit *k, const struct bench_case *c) {
+    struct plan *cpu = NULL, *gpu = NULL;
+    bool same = true;
+    for (int i = 0; i < 64; i++) k->labels[i] = k->cols - 1 - i * 37 % k->cols;
+    enum status st = make_plan(k, c, 0, &cpu);
+    graph_destroy(k->g);
+    if (st == ST_OK) st = make_plan(k, c, cuda_plan_arch(k->gpu), &gpu);
+    if (st == ST_OK) st = compare_plans(k, cpu, gpu, &same);
+    if (st != ST_OK || !same) {
+        printf("%s %lldx%lld FAILED\n", c->name, (long long)k->rows, (long long)k->cols);
+        k->failed++;
+    }
+    plan_destroy(cpu);
+    plan_destroy(gpu);
+    graph_destroy(k->g);
+    k->g = NULL;
+}
+
+static void compare_all(struct kit *k) {
+    static const int64_t rows[] = {1, 5, 129},
+                         cols[] = {1, 3, 17, 127, 768, 1000, 4097, 8200, 50304};
+    int n = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (size_t r = 0; r < 3; r++)
+            for (size_t c = 0; c < sizeof cols / sizeof cols[0]; c++) {
+                k->rows = rows[r], k->cols = cols[c];
+                if (cases[i].make == case_permute || cases[i].make == case_rope ||
+                    (k->only && !strstr(cases[i].name, k->only)))
+                    continue;
+                if (!k->check)
+                    compare_case(k, &cases[i]);
+                else if (run_case(k, &cases[i]) != ST_OK)
+                    k->failed++;
+                n++;
+            }
+    printf("%d of %d %s\n", n - k->failed, n, k->check ? "compile" : "agree with the CPU");
 }
 
 static void run_all(struct kit *k) {
@@ -392,8 +487,12 @@ static int body(struct kit *k, const struct cuda_options *o) {
         if (cuda_measure_copy(k->gpu, (size_t)1 << 30, &seconds) != ST_OK) return 1;
     }
     k->copy_rate = 0x1p31 / seconds;
-    if (!k->check) printf("copies run at %.0f GB/s, read and written\n", k->copy_rate / 1e9);
-    run_all(k);
+    if (!k->check && !k->values)
+        printf("copies run at %.0f GB/s, read and written\n", k->copy_rate / 1e9);
+    if (k->values)
+        compare_all(k);
+    else
+        run_all(k);
     cuda_close(k->gpu);
     ctx_free(&k->ctx, k->block);
     ctx_free(&k->ctx, k->labels);
@@ -420,6 +519,8 @@ int main(int argc, char **argv) {
             k.times = (int)strtol(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--text") == 0 && more)
             k.text = argv[++i], k.check = true;
+        else if (strcmp(argv[i], "--values") == 0)
+            k.values = true;
         else if (strcmp(argv[i], "--check") == 0)
             k.check = true;
         else

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "codegen/codegen.h"
 #include "gpt_graph.h"
+#include "label_graph.h"
 #include "op_cases.h"
 #include "passes/pass.h"
 #include "runtime/cuda.h"
@@ -132,6 +133,77 @@ END_TEST
 
 START_TEST(test_cases_100) {
     compile_cases(100, 2, 16);
+}
+END_TEST
+
+/* Cross entropy of every float type, gathers by labels. */
+START_TEST(test_labels) {
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    struct plan *all = plan_create(&t.ctx, "all");
+    struct map seen;
+    map_init(&seen, &t.arena);
+    all->cuda_arch = 90;
+    for (int k = 0; k < LABEL_ITEMS; k += 3) {
+        struct graph *g = label_graph(&t.ctx, k);
+        struct plan *p = cuda_plan(&t, g, 90, false, "labels");
+        check_calls(p, "labels");
+        collect(&t, p, all, &seen);
+        plan_destroy(p);
+        graph_destroy(g);
+    }
+    compile_all(&t, all, "labels");
+    plan_destroy(all);
+    test_end(&t);
+}
+END_TEST
+
+/* What cuDNN may use for the gradient of attention, and when. Tiles of 128, 64 KiB of slack. */
+START_TEST(test_library_scratch) {
+    static const struct {
+        const char *operands, *attrs;
+        enum dtype low;
+        int arch;
+        int64_t want;
+    } forms[] = {
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_bf16, 90,
+         2 * 3 * 128 * (2 * 128 + 4) + 65536},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_f16, 80,
+         2 * 3 * 128 * (2 * 128 + 4) + 65536},
+        {"f[1,4,5,8] f[1,2,130,8] f[1,2,130,16]", "scale=1", DT_bf16, 90,
+         4 * (128 * (2 * 256 + 4) + 2 * 256 * 24) + 65536},
+        /* 15 of 40 would fit: 10 at a time */
+        {"f[40,1,8192,8] f[40,1,8192,8] f[40,1,8192,8]", "scale=1", DT_bf16, 90,
+         INT64_C(10) * 8192 * (2 * 8192 + 4) + 65536},
+        /* not by cuDNN: a sum for each query alone, rounded up to 16 bytes */
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_bf16, 100, 1568},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_f32, 90, 1568},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 softcap=2", DT_bf16, 90, 1568},
+        {"f[2,3,65,60] f[2,3,65,60] f[2,3,65,60]", "scale=1", DT_bf16, 90, 1568},
+        {"f[2,3,65,8] f[2,3,64,8] f[2,3,64,8]", "scale=1 causal=1", DT_bf16, 90, 1568},
+    };
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct op_case k = {OP_attention, forms[i].operands, forms[i].attrs};
+        struct graph *g = case_graph_in(&t.ctx, &k, DT_f32, forms[i].low);
+        struct pass_ctx c = {.ctx = &t.ctx, .scratch = &t.arena};
+        ck_assert_msg(pass_grad(&c, g) == ST_OK, "%s", t.log);
+        struct plan *p = cuda_plan(&t, g, forms[i].arch, false, k.operands);
+        int found = 0;
+        for (uint32_t j = 0; j < p->launches.n; j++) {
+            if (p->launches.at[j].kind != LAUNCH_attention_grad) continue;
+            found++;
+            ck_assert_msg(plan_cuda_workspace(p, j) == forms[i].want, "%zu: %lld", i,
+                          (long long)plan_cuda_workspace(p, j));
+        }
+        ck_assert_int_eq(found, 1);
+        plan_destroy(p);
+        graph_destroy(g);
+    }
+    test_end(&t);
 }
 END_TEST
 
@@ -265,6 +337,8 @@ int main(void) {
     tcase_add_test(c, test_text);
     tcase_add_loop_test(c, test_gpt_small, 0, 3);
     tcase_add_test(c, test_gpt_large);
+    tcase_add_test(c, test_labels);
+    tcase_add_test(c, test_library_scratch);
     tcase_add_test(c, test_cases_80);
     tcase_add_test(c, test_cases_90);
     tcase_add_test(c, test_cases_100);

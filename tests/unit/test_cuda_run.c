@@ -174,6 +174,7 @@ START_TEST(test_run) {
     ck_assert_float_eq(y[3], 47);
     ck_assert_int_eq(*f.graph_launches, 5);
     ck_assert_uint_eq(cuda_bytes(x), 192 + 128 + 64 + 2 * 8 + 4 * 8);
+    ck_assert_int_eq(plan_bytes(p), 192 + 128 + 64 + 2 * 8 + 4 * 8);
     /* The same plan again: nothing is compiled. */
     struct cuda_exec *again = NULL;
     ck_assert(cuda_create(d, p, source, NULL, &again) == ST_OK);
@@ -248,11 +249,11 @@ START_TEST(test_refusals) {
         size_t memory;
         enum status want;
         const char *words;
-    } cases[] = {{100, 0, 64 << 20, ST_USAGE, "compute capability 9.0"},
+    } cases[] = {{90, 0, 300, ST_OUT_OF_MEMORY, "the plan needs"}, /* before any compilation */
+                 {100, 0, 64 << 20, ST_USAGE, "compute capability 9.0"},
                  {0, 0, 64 << 20, ST_USAGE, "for the CPU"},
                  {80, 0, 64 << 20, ST_OK, ""},
-                 {90, 1, 64 << 20, ST_UNSUPPORTED, "no kernel for this argmax"},
-                 {90, 0, 300, ST_OUT_OF_MEMORY, "the plan needs"}};
+                 {90, 1, 64 << 20, ST_UNSUPPORTED, "no kernel for this argmax"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct plan *p = small_plan(&t);
         p->cuda_arch = cases[i].arch;
@@ -262,6 +263,7 @@ START_TEST(test_refusals) {
         ck_assert_int_eq(cuda_create(d, p, source, NULL, &x), cases[i].want);
         ck_assert_msg(strstr(t.log, cases[i].words) != NULL, "%s", t.log);
         ck_assert_int_eq(lines(t.log), cases[i].want != ST_OK);
+        if (i == 0) ck_assert_uint_eq(cuda_get_kernel_stats(d).compiled, 0);
         cuda_destroy(x);
         plan_destroy(p);
         ck_assert_uint_eq(*f.used, 0);
@@ -334,6 +336,8 @@ START_TEST(test_attention_without_cudnn) {
                           strstr(t.log, "cuDNN is not used, Lathe's own kernels are") != NULL,
                       "%s", t.log);
         ck_assert_uint_eq(cuda_cudnn_launches(x), 0);
+        ck_assert_int_eq(plan_library_bytes(p), i ? PLAN_LIBRARY_BYTES : 0);
+        ck_assert_uint_eq(cuda_bytes(x), (size_t)plan_bytes(p));
         ck_assert(cuda_run(x, 0, 2, false) == ST_OK);
         ck_assert_int_eq(attentions, 2);
         cuda_destroy(x);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* test_join.c - optimizer steps of many parameters in one launch: the form of the plan, its text
- * and what plan_verify says about damaged ones; results against one launch for each parameter, bit
- * for bit; the sum of squares; and that the kernels compile. */
+/* test_join.c - optimizer steps and casts of many parameters in one launch: the form of the plan,
+ * its text and what plan_verify says about damaged ones; results against one launch for each
+ * parameter, bit for bit; the sum of squares; and that the kernels compile. */
 #include "../gpu/gpu_steps.h"
 #include "codegen/codegen.h"
 #include "cuda_util.h"
@@ -76,6 +76,7 @@ START_TEST(test_form) {
     ck_assert_uint_eq(f.count, N);
     ck_assert_uint_eq(l->nin, N * f.each + 2 + c->clip);
     ck_assert_uint_eq(l->nout, N * f.kept);
+    ck_assert_str_eq(interned(&p->strings, l->origin), "w0; w1; w2; and 7 more");
     for (uint32_t k = 0; k < N; k++) { /* the gradients themselves, no widened copies */
         const char *name = arena_printf(&t.arena, "g%u", k);
         ck_assert_uint_eq(l->in[k * f.each + 1].buffer.i, plan_find(p, BUF_STATE, name).i);
@@ -237,6 +238,160 @@ START_TEST(test_not_joined) {
 }
 END_TEST
 
+/* ---- casts -------------------------------------------------------------------------------------
+ */
+static struct plan *plan_of(struct test_env *t, struct graph *g, int arch, bool plain) {
+    struct codegen_options o = {.threads = 3, .cuda_arch = arch, .no_fusion = plain};
+    struct plan *p = NULL;
+    ck_assert_msg(plan_build(kept(g), &o, &p) == ST_OK, "%s", t->log);
+    return p;
+}
+
+static char *outputs(struct test_env *t, const struct plan *p, size_t *bytes) {
+    struct pool *pool = pool_create(&t->ctx, 3);
+    struct cpu_exec *x = NULL;
+    struct buf b;
+    buf_init(&b, &t->arena);
+    ck_assert_msg(cpu_create(&t->ctx, p, pool, &x) == ST_OK, "%s", t->log);
+    ck_assert_msg(cpu_run(x, 0, p->launches.n, true) == ST_OK, "%s", t->log);
+    for (int k = 0; k < STEP_SIZES; k++) {
+        buf_id id = plan_find(p, BUF_OUTPUT, arena_printf(&t->arena, "y%d", k));
+        if (id.i) buf_put(&b, cpu_buffer_at(x, id), (size_t)p->buffers.at[id.i].bytes);
+    }
+    *bytes = b.n;
+    cpu_destroy(x);
+    pool_destroy(pool);
+    return b.at;
+}
+
+START_TEST(test_casts) {
+    BEGIN;
+    struct plan *p = plan_of(&t, cast_graph(&t.ctx, _i), 0, false);
+    struct plan *single = plan_of(&t, cast_graph(&t.ctx, _i), 0, true);
+    const struct plan_launch *l = find_kind(p, LAUNCH_cast);
+    ck_assert_uint_eq(p->launches.n, 1);
+    ck_assert_uint_eq(p->groups.n, 1);
+    ck_assert_uint_eq(p->first_update, 1);
+    ck_assert_uint_eq(l->nin, STEP_SIZES);
+    ck_assert_uint_eq(l->nout, STEP_SIZES);
+    ck_assert_str_eq(interned(&p->strings, l->origin), "w0; w1; w2; and 7 more");
+    ck_assert_uint_eq(count_kind(single, LAUNCH_cast), 0);
+    size_t n1, n2;
+    char *a = outputs(&t, p, &n1), *b = outputs(&t, single, &n2);
+    ck_assert_uint_eq(n1, n2);
+    ck_assert_uint_gt(n1, 180000);
+    ck_assert(memcmp(a, b, n1) == 0);
+    plan_destroy(single);
+    plan_destroy(p);
+    end(&t);
+}
+END_TEST
+
+/* x times each of 4 weights in bf16; with `again`, once more in reverse, so that all copies are
+ * there in the middle. Weights change at the end. */
+static struct graph *chain(struct test_env *t, bool again) {
+    enum { WEIGHTS = 4 };
+    struct graph *g = graph_create(&t->ctx, "chain");
+    static const int64_t sizes[WEIGHTS] = {4096, 4096, 4096, 4096};
+    static const int64_t row[1] = {3 * 64};
+    struct step_case c = {.random = true, .sizes = row}, large = {.random = true, .sizes = sizes};
+    uint64_t seed = 3;
+    str_id o = {0};
+    val_id w[WEIGHTS], h = step_state(g, &c, "x", 0, DT_bf16, &seed);
+    h = build_reshape(g, h, (dim[]){3, 64}, 2, o);
+    for (int k = 0; k < WEIGHTS; k++) {
+        val_id s = step_state(g, &large, "w", k, DT_f32, &seed);
+        w[k] = build_cast(g, build_reshape(g, s, (dim[]){64, 64}, 2, o), DT_bf16, o);
+        graph_add_update(g, s, build_scale(g, s, 0.5, o));
+        h = build_matmul(g, h, w[k], false, false, o);
+    }
+    for (int k = WEIGHTS; again && k-- > 0;) h = build_matmul(g, h, w[k], false, false, o);
+    graph_add_output(g, "y0", h);
+    graph_settle(g);
+    return g;
+}
+
+/* Copies that are all needed at one time are made at once; those that are not stay apart, as memory
+ * would grow. */
+START_TEST(test_casts_peak) {
+    BEGIN;
+    struct plan *apart = plan_of(&t, chain(&t, false), 90, false); /* without workspaces */
+    struct plan *device = plan_of(&t, chain(&t, true), 90, false);
+    struct plan *p = plan_of(&t, chain(&t, true), 0, false);
+    struct plan *single = plan_of(&t, chain(&t, true), 0, true);
+    ck_assert_uint_eq(count_kind(apart, LAUNCH_cast), 0);
+    ck_assert_int_lt(apart->arena_bytes[ARENA_STEP], 2 * 8192);
+    const struct plan_launch *l = find_kind(p, LAUNCH_cast);
+    ck_assert_uint_eq(l->nin, 4);
+    ck_assert_str_eq(interned(&p->strings, l->origin), "w0; w1; w2; and 1 more");
+    ck_assert_uint_eq(find_kind(device, LAUNCH_cast)->nin, 4);
+    ck_assert_int_le(device->arena_bytes[ARENA_STEP], 4 * 8192 + 2 * 3 * 64 * 2);
+    ck_assert_uint_eq(count_kind(p, LAUNCH_group), p->groups.n - 1);
+    for (uint32_t k = 0; k < p->launches.n; k++) {
+        buf_id b = p->launches.at[k].out[0].buffer;
+        bool keeps = p->buffers.at[b.i].kind == BUF_STATE;
+        ck_assert(k < p->first_update ? !keeps : k > p->first_update || keeps);
+    }
+    size_t n1, n2;
+    char *a = outputs(&t, p, &n1), *b = outputs(&t, single, &n2);
+    ck_assert_uint_eq(n1, 2 * 3 * 64);
+    ck_assert(n1 == n2 && memcmp(a, b, n1) == 0);
+    plan_destroy(single);
+    plan_destroy(p);
+    plan_destroy(device);
+    plan_destroy(apart);
+    end(&t);
+}
+END_TEST
+
+START_TEST(test_casts_text) {
+    BEGIN;
+    struct plan *p = plan_of(&t, cast_graph(&t.ctx, 0), 90, false), *again = NULL;
+    struct buf one, two;
+    buf_init(&one, &t.arena);
+    buf_init(&two, &t.arena);
+    plan_print(p, &one);
+    ck_assert_msg(plan_parse(&t.ctx, one.at, one.n, "text", &again) == ST_OK, "%s", t.log);
+    plan_print(again, &two);
+    ck_assert_str_eq(one.at, two.at);
+    ck_assert_ptr_nonnull(strstr(one.at, "launch 0 cast ("));
+    ck_assert_ptr_nonnull(strstr(one.at, "block 256 table)"));
+    ck_assert_msg(plan_verify(again, "test") == ST_OK, "%s", t.log);
+    struct plan_launch *l = damaged(again, LAUNCH_cast);
+    switch (_i) {
+    case 0: l->nout--; break;
+    case 1: l->nin = l->nout = 0; break;
+    case 2: l->in[3].dtype = DT_i32; break;
+    case 3: l->out[4].dtype = DT_f16; break;
+    case 4: l->out[0].dtype = DT_e4m3; break;
+    default: l->out[6].dims[0]--; break;
+    }
+    ck_assert_int_eq(plan_verify(again, "test"), ST_INTERNAL);
+    plan_destroy(again);
+    plan_destroy(p);
+    end(&t);
+}
+END_TEST
+
+/* What bf16 cannot hold is told by the weights' names. */
+START_TEST(test_casts_overflow) {
+    BEGIN;
+    struct plan *p = plan_of(&t, chain(&t, true), 0, false);
+    struct pool *pool = pool_create(&t.ctx, 1);
+    struct cpu_exec *x = NULL;
+    ck_assert_msg(cpu_create(&t.ctx, p, pool, &x) == ST_OK, "%s", t.log);
+    float *w = cpu_buffer(x, BUF_STATE, "w2");
+    w[77] = 3.4e38f;
+    ck_assert_int_eq(cpu_run(x, 0, p->launches.n, true), ST_NONFINITE);
+    ck_assert_ptr_nonnull(strstr(t.log, "w0; w1; w2; and 1 more"));
+    ck_assert_ptr_nonnull(strstr(t.log, "cast gave inf at element 77 of result 2"));
+    cpu_destroy(x);
+    pool_destroy(pool);
+    plan_destroy(p);
+    end(&t);
+}
+END_TEST
+
 static const char *embedded(void *user, const char *file, size_t *size) {
     const struct kernel_file *f;
     (void)user;
@@ -277,6 +432,10 @@ int main(void) {
     tcase_add_test(k, test_text);
     tcase_add_loop_test(k, test_verify, 0, 11);
     tcase_add_test(k, test_not_joined);
+    tcase_add_loop_test(k, test_casts, 0, CAST_CASES);
+    tcase_add_test(k, test_casts_peak);
+    tcase_add_loop_test(k, test_casts_text, 0, 6);
+    tcase_add_test(k, test_casts_overflow);
     tcase_add_loop_test(k, test_kernels, 0, 3);
     suite_add_tcase(s, k);
     SRunner *r = srunner_create(s);

@@ -56,6 +56,10 @@ START_TEST(all_keys) {
     ck_assert(!recipe_keeps_wide(NULL, "lm_head"));
     ck_assert_int_eq(parse(&t, "chunk_loss = off", &r), ST_OK);
     ck_assert_int_eq(r.chunk_loss, CHUNK_OFF);
+    ck_assert_int_eq(parse(&t, "save = 12 GiB", &r), ST_OK);
+    ck_assert(r.save == SAVE_AUTO && r.save_bytes == INT64_C(12) << 30);
+    ck_assert_int_eq(parse(&t, "save = 900MiB", &r), ST_OK);
+    ck_assert(r.save == SAVE_AUTO && r.save_bytes == INT64_C(900) << 20);
     ck_assert_int_eq(parse(&t, "", &r), ST_OK);
     ck_assert_str_eq(t.log, "");
     test_end(&t);
@@ -77,6 +81,11 @@ static const struct {
     {"chunk_loss = -5", "found '-5'"},
     {"chunk_loss = 99999999999999999999", "expected auto, off or a number"},
     {"chunk_loss =", "found ''"},
+    {"save = 12", "auto, all or a size"},
+    {"save = GiB", "auto, all or a size"},
+    {"save = 0 GiB", "auto, all or a size"},
+    {"save = 99999999999 GiB", "auto, all or a size"},
+    {"save = 12 GiB x", "auto, all or a size"},
     {"keep_wide = a,,b", "expected patterns of node names"},
     {"keep_wide = a,", "expected patterns of node names"},
 };

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+/* cuda_group_stmt.c - the statements of a group's text: loads, stores and elementwise instructions,
+ * for all elements of a thread or one value. Their order and what is around them, reductions and
+ * walks, are cuda_group_text.c's. */
+#include "codegen/cuda_group_text.h"
+#include <inttypes.h>
+
+/* Where the ring has LOAD k; of this thread when `own`. */
+void stmt_slot(struct text *t, uint32_t k, bool own) {
+    const struct group_gen *g = t->g;
+    int size = (int)dtype_size(access_view(g, at(t, k))->dtype);
+    int64_t offset = 0;
+    for (uint32_t j = 0; j < k; j++)
+        if (t->need[j]) offset += group_ringed(g, j);
+    buf_printf(t->out, "(x.at + %" PRId64 " * THREADS", offset);
+    if (own) buf_printf(t->out, " + threadIdx.x * %d", size);
+    if (!own && g->units > 1) buf_printf(t->out, " + AT * %d * THREADS", size);
+    buf_puts(t->out, ")");
+}
+
+void stmt_uniform(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *column = t->g->form == FORM_MAP ? "COLUMN(0)" : "0";
+    if (i->code == INSTR_CONST) return;
+    buf_printf(t->out, "    const %s v%u = ", register_type(t, k), k);
+    switch (i->code) {
+    case INSTR_IOTA: expr_iota(t, k, column); break;
+    case INSTR_RANDOM: expr_random(t, k, "row"); break;
+    case INSTR_LOAD:
+        if (t->early && group_early(t->g, k)) {
+            if (t->g->ring)
+                buf_printf(t->out, "to_reg(*(const %s *)",
+                           cuda_memory_type(access_view(t->g, i)->dtype));
+            else
+                buf_printf(t->out, "to_reg(x.p%u", k);
+            if (t->g->ring) stmt_slot(t, k, true);
+            buf_puts(t->out, ")");
+            break;
+        }
+        buf_printf(t->out, "to_reg(in%d[", i->slot);
+        expr_address(t, k, column);
+        buf_puts(t->out, "])");
+        break;
+    default: expr_elementwise(t, i); break;
+    }
+    buf_puts(t->out, ";\n");
+}
+
+/* The first time from memory, then from the block's copy of the row. */
+static void put_kept_load(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *type = cuda_memory_type(access_view(t->g, i)->dtype);
+    int64_t offset = 0;
+    for (uint32_t j = 0; j < k; j++) offset += group_kept(t->g, j);
+    buf_printf(t->out,
+               "{\n        auto &p = *(packs<%s, VEC> *)(kept_row + %" PRId64 " + col * %d);\n",
+               type, offset, (int)dtype_size(access_view(t->g, i)->dtype));
+    if (!t->kept[k]) {
+        buf_printf(t->out, "        packs<%s, VEC> x;\n        fetch_pack(x, in%d + ", type,
+                   i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, ");\n        p = x;\n        unpack(v%u, x);\n    }\n", k);
+    } else {
+        buf_printf(t->out, "        unpack(v%u, p);\n    }\n", k);
+    }
+    t->kept[k] = true;
+}
+
+static void put_load(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS ", register_type(t, k), k);
+    if (t->early && group_early(t->g, k) && t->g->ring) {
+        buf_printf(t->out, "ring_unpack<%s, VEC, THREADS>(v%u + AT, ",
+                   cuda_memory_type(access_view(t->g, i)->dtype), k);
+        stmt_slot(t, k, false);
+        buf_puts(t->out, ");\n");
+    } else if (t->early && group_early(t->g, k)) {
+        buf_printf(t->out, "unpack(v%u + AT, x.p%u[AT / VEC]);\n", k, k);
+    } else if (t->kept && group_kept(t->g, k)) {
+        put_kept_load(t, k);
+    } else if (group_packed(t->g, k, t->g->vec)) {
+        buf_printf(t->out, "load_pack<VEC>(v%u + AT, in%d + ", k, i->slot);
+        expr_address(t, k, "col");
+        buf_puts(t->out, ");\n");
+    } else if (expr_last_fixed(t->g, k)) {
+        buf_printf(t->out, "{\n        const %s x = to_reg(in%d[", register_type(t, k), i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, "]);\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
+    } else {
+        buf_printf(t->out, "RUN(k) v%u[AT + k] = to_reg(in%d[", k, i->slot);
+        expr_address(t, k, "col + k");
+        buf_puts(t->out, "]);\n");
+    }
+}
+
+/* The store rounds as a cast to its type does: what it stores is what was cast. */
+int32_t stmt_source(const struct text *t, const struct group_instr *i) {
+    const struct group_instr *c = at(t, (uint32_t)i->a);
+    enum dtype to = access_view(t->g, i)->dtype;
+    if (c->code != OP_cast || (to != DT_bf16 && to != DT_f16)) return i->a;
+    bool same = (enum dtype)c->imm_int == to && at(t, (uint32_t)c->a)->dtype == DT_f32;
+    return same ? c->a : i->a;
+}
+
+void stmt_store(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *memory = cuda_memory_type(access_view(t->g, i)->dtype);
+    const int32_t a = stmt_source(t, i);
+    enum dtype from = (enum dtype)at(t, (uint32_t)a)->dtype;
+    enum dtype to = access_view(t->g, i)->dtype;
+    enum dtype natural = to == DT_f64 || to == DT_bool ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
+    const char *reg = cuda_register_type(natural);
+    const char *convert =
+        natural == from ? "" : arena_printf(t->g->c->scratch, "to_%s", dtype_name(natural));
+    if (t->g->row_store[k]) {
+        buf_printf(t->out, "    if (lane == 0) out%d[", i->slot);
+        expr_address(t, k, "0");
+        buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
+        expr_value(t, a, "0");
+        buf_puts(t->out, "));\n");
+        return;
+    }
+    if (group_packed(t->g, k, t->g->vec)) {
+        bool plain = !t->g->uniform[a] && natural == from;
+        if (!plain) {
+            buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
+            expr_operand(t, a);
+            buf_puts(t->out, ");\n");
+        }
+        buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)a : k);
+        return;
+    }
+    buf_printf(t->out, "    RUNS RUN(k) out%d[", i->slot);
+    expr_address(t, k, "col + k");
+    buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
+    expr_value(t, a, "AT + k");
+    buf_puts(t->out, "));\n");
+}
+
+/* a - where(place == label, constant, constant): as if no run had the label, then those that do. */
+static bool put_all_but_one(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    int32_t place, label;
+    if (i->code != OP_sub || i->dtype != DT_f32 || t->g->uniform[i->b]) return false;
+    if (!expr_one_place(t, i->b, &place, &label)) return false;
+    const struct group_instr *w = at(t, (uint32_t)i->b);
+    if (at(t, (uint32_t)w->b)->code != INSTR_CONST) return false;
+    buf_printf(t->out, "    float v%u[E];\n    EACH(k) v%u[k] = ", k, k);
+    expr_operand(t, i->a);
+    buf_puts(t->out, " - ");
+    expr_operand(t, w->c);
+    buf_puts(t->out, ";\n    ");
+    expr_if_place(t, place, label);
+    buf_printf(t->out, "v%u[AT + k] = ", k);
+    expr_value(t, i->a, "AT + k");
+    buf_puts(t->out, " - ");
+    expr_operand(t, w->b);
+    buf_puts(t->out, ";\n");
+    return true;
+}
+
+/* tanh k with s = 0.5 (1 + tanh) beside it, or the gelu that is x s. */
+static bool put_gelu_part(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    int32_t r = t->done ? expr_gelu_tanh(t, k) : -1;
+    if (r >= 0) {
+        buf_printf(t->out, "    float v%u[E];\n    EACH(k) v%u[k] = s%d[k] * ", k, k, r);
+        expr_operand(t, i->a);
+        buf_puts(t->out, ";\n");
+        return true;
+    }
+    if (i->code != OP_tanh || !t->done || !t->g->fast || i->dtype != DT_f32) return false;
+    buf_printf(t->out, "    float v%u[E], s%u[E];\n    EACH(k) v%u[k] = tanh_sigmoid<%s>(", k, k, k,
+               expr_coarse_near_zero(t, (int32_t)k, false) ? "false" : "true");
+    expr_operand(t, i->a);
+    buf_printf(t->out, ", s%u[k]);\n", k);
+    return true;
+}
+
+void stmt_array(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    if (put_all_but_one(t, k) || put_gelu_part(t, k)) return;
+    const char *type = register_type(t, k);
+    switch (i->code) {
+    case INSTR_LOAD: put_load(t, k); return;
+    case INSTR_STORE: stmt_store(t, k); return;
+    case INSTR_IOTA:
+        if (expr_last_fixed(t->g, k)) {
+            buf_printf(t->out, "    %s v%u[E]INIT;\n    RUNS {\n        const %s x = ", type, k,
+                       type);
+            expr_iota(t, k, "col");
+            buf_printf(t->out, ";\n        RUN(k) v%u[AT + k] = x;\n    }\n", k);
+            return;
+        }
+        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
+        expr_iota(t, k, "COLUMN(k)");
+        break;
+    case INSTR_RANDOM:
+        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
+        expr_random(t, k, "(u64)row * COLS + COLUMN(k)");
+        break;
+    default: /* a where() may be read at its one place only */
+        buf_puts(t->out, i->code == OP_where ? "    [[maybe_unused]]" : "");
+        buf_printf(t->out, "    %s v%u[E];\n    EACH(k) v%u[k] = ", type, k, k);
+        expr_elementwise(t, i);
+        break;
+    }
+    buf_puts(t->out, ";\n");
+}
