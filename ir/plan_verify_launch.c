@@ -94,15 +94,20 @@ static bool last_axis_ok(const struct plan_view *v) {
            v->strides[v->rank - 1] == 0; /* a mask may be repeated along it */
 }
 
+/* Whether operand or result j may have strides; launches of many tensors have more than a mask has
+ * bits, and all theirs are contiguous. */
+static bool loose(unsigned mask, uint32_t j) {
+    return j < 8 && (mask >> j & 1);
+}
+
 static void check_layer(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
     const struct kind_rule *r = &rules[l->kind];
     for (uint32_t j = 0; j < l->nin; j++) {
-        bool ok =
-            j < 8 && r->loose_in >> j & 1 ? last_axis_ok(&l->in[j]) : view_contiguous(&l->in[j]);
+        bool ok = loose(r->loose_in, j) ? last_axis_ok(&l->in[j]) : view_contiguous(&l->in[j]);
         if (!ok) plan_fault(v, "launch %u (%s): layout of operand %u", k, launch_name(l->kind), j);
     }
     for (uint32_t j = 0; j < l->nout; j++) {
-        bool ok = r->loose_out >> j & 1 ? last_axis_ok(&l->out[j]) : view_contiguous(&l->out[j]);
+        bool ok = loose(r->loose_out, j) ? last_axis_ok(&l->out[j]) : view_contiguous(&l->out[j]);
         if (!ok) plan_fault(v, "launch %u (%s): layout of result %u", k, launch_name(l->kind), j);
     }
 }

@@ -13,12 +13,13 @@
  * breaks  every id held outside (settle compacts)
  * order   first: rules look for constants. All foldable values that something else needs are
  * computed in one evaluation. Results over FOLD_BYTES stay unevaluated when their operands are
- * smaller (an expanded mask would cost memory that computing it does not). */
+ * smaller (an expanded mask would cost memory that computing it does not). A single matrix may be
+ * larger: attention masks are recognised by their elements, and then nothing of them stays. */
 #include "passes/pass.h"
 #include <stdio.h>
 #include <string.h>
 
-enum { FOLD_BYTES = 1 << 20 };
+enum { FOLD_BYTES = 1 << 20, MATRIX_BYTES = 1 << 26 };
 
 static int64_t node_in_bytes(const struct graph *g, node_id n) {
     int64_t sum = 0;
@@ -27,6 +28,13 @@ static int64_t node_in_bytes(const struct graph *g, node_id n) {
         if (b > 0) sum += b;
     }
     return sum;
+}
+
+/* One matrix, perhaps with leading axes of size 1. */
+static bool is_matrix(const struct type *t) {
+    for (int k = 0; k < t->rank - 2; k++)
+        if (t->dims[k] != 1) return false;
+    return t->rank >= 2;
 }
 
 /* A node whose results can be computed now. Views of big constants are left alone: they are free.
@@ -47,7 +55,8 @@ static bool foldable(const struct graph *g, node_id n, const bool *constant) {
     }
     for (int k = 0; k < node->nin; k++)
         if (!constant[val_def(g, node_in(g, n, k)).i]) return false;
-    return out <= FOLD_BYTES || out <= node_in_bytes(g, n);
+    bool matrix = node->nout == 1 && is_matrix(val_type(g, node_out(g, n, 0)));
+    return out <= (matrix ? MATRIX_BYTES : FOLD_BYTES) || out <= node_in_bytes(g, n);
 }
 
 /* Copy node n of g into `to`; `map` gives the copies of its operands. */

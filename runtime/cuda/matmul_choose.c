@@ -17,7 +17,7 @@ enum {
     NOISE_BYTES = 1 << 18, /* pattern that test operands repeat */
 };
 static const double least_work = 4e6;    /* operations of one call that are worth measuring */
-static const double seconds_each = 0.02; /* for the first round of one product, about */
+static const double seconds_each = 0.12; /* at most, for the first round of one product */
 static const double seconds_in_a_row = 2.5e-3;
 
 /* ---- proposals ---------------------------------------------------------------------------------

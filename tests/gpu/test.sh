@@ -5,7 +5,7 @@
 #
 # usage: tests/gpu/test.sh BUILD [MODELDIR..]
 # Builds what is missing where the libraries for building are installed; else the binaries in BUILD
-# have to be there, built on another machine. Ends with "gpu-test: N passed, N failed".
+# have to be there, built on another machine. SANITIZE names the cases for the sanitizers. Ends with "gpu-test: N passed, N failed".
 set -u
 build=$1
 shift
@@ -23,7 +23,7 @@ step() { # NAME COMMAND..
     else
         failed=$((failed + 1))
         echo "  FAILED  $name"
-        tail -n 20 "$log" | sed 's/^/    /'
+        { grep FAILED "$log" | head -n 20; tail -n 5 "$log"; } | sed 's/^/    /'
     fi
     n=$(sed -n 's/.*: \([0-9][0-9]*\) passed.*/\1/p' "$log" | tail -n 1)
     total_cases=$((total_cases + ${n:-0}))
@@ -36,9 +36,9 @@ step "attention" "$build/attention_test" --cache "$cache" --no-times $libraries
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck initcheck; do
-        for part in reduce_sum layer_norm attention scatter step cross; do
-            step "$tool $part" "$sanitizer" --tool "$tool" --error-exitcode 9 --kernel-regex-exclude kns=cutlass \
-                --target-processes all "$build/gpu_test" --cache "$cache" --only "$part"
+        for part in ${SANITIZE:-reduce_sum layer_norm attention scatter step cross}; do
+            step "$tool $part" timeout 300 "$sanitizer" --tool "$tool" --error-exitcode 9 \
+                --target-processes all "$build/gpu_test" --cache "$cache" --jobs 8 --only "$part"
         done
     done
 else

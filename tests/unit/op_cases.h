@@ -52,7 +52,7 @@ static inline val_id add_param(struct graph *g, const char *name, const struct t
 
 /* One operand of cases.def; floats are of type `real`. */
 static inline val_id case_operand(struct graph *g, const char *s, int k, enum dtype real) {
-    char kind = s[0], name[8];
+    char kind = s[0], name[16];
     struct type t = {.dtype = kind == 'i' ? DT_i64 : kind == 'b' ? DT_bool : real};
     const char *at = s + 1;
     ck_assert_int_eq(*at, '[');
