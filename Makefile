@@ -13,7 +13,9 @@ Q       := $(if $(V),,@)
 
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla \
         -Wconversion -Wno-sign-conversion $(if $(WERROR),-Werror)
-OPT  := $(if $(DEBUG),-O0 -g3,$(if $(SAN),-O1 -g,-O2 -g))
+# Under a sanitizer only what computes is optimised: the compiler needs a third of the time without.
+OPT  := $(if $(DEBUG),-O0 -g3,$(if $(SAN),$(if $(findstring fuzzer,$(SAN)),-O1,-O0) -g,-O2 -g))
+TEST_OPT := $(if $(DEBUG)$(SAN),,-O1)
 override CFLAGS += -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -fPIC -fvisibility=hidden -fno-math-errno \
         -ffp-contract=off -pthread -I. -I$(BUILD)/gen $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) \
         -DLATHE_VERSION='"$(VERSION)"'
@@ -45,7 +47,7 @@ help:
 	@echo "make unit       unit tests only (TESTS=\"graph text\" for some)"
 	@echo "make golden     the text files of tests/golden; make bless rewrites what they expect"
 	@echo "make models     train the models of tests/models and of MODELS=$(MODELS) against their references"
-	@echo "make kernels    the GPU kernels of those models through NVRTC; no GPU needed"
+	@echo "make kernels    every GPU kernel of those models through NVRTC for three architectures; no GPU needed"
 	@echo "make conformance  the ONNX node tests in NODE_TESTS=$(NODE_TESTS)"
 	@echo "make cli        the command line, end to end"
 	@echo "make samples    build samples/*.c against an installed copy, as C and as C++"
@@ -54,6 +56,9 @@ help:
 	@echo "make format     clang-format every source; make wc counts lines; make clean"
 	@echo "variants        SAN=address,undefined  SAN=thread  DEBUG=1  WERROR=1  CC=clang  BUILD=DIR  V=1"
 
+ifneq ($(SAN),)
+$(BUILD)/obj/runtime/%.o $(BUILD)/obj/base/%.o: OPT = -O1 -g
+endif
 # Compiled kernels of the CPU backend want the vector units; the choice is made per file at run time.
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(dir $@)
@@ -93,7 +98,7 @@ TESTS    ?= $(patsubst tests/unit/test_%.c,%,$(wildcard tests/unit/test_*.c))
 UNIT_BIN := $(TESTS:%=$(BUILD)/tests/test_%)
 $(BUILD)/tests/test_%: tests/unit/test_%.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
-	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a -lcheck -lsubunit -lrt $(LIBS)
+	$(Q)$(CC) $(CFLAGS) $(TEST_OPT) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a -lcheck -lsubunit -lrt $(LIBS)
 # A driver on host memory for test_cuda_run and the command line; the names are those that the backend opens.
 FAKE_CUDA  := $(BUILD)/tests/fake/libcuda.so.1 $(BUILD)/tests/fake/libcublasLt.so.13
 FAKE_NVRTC := $(BUILD)/tests/fake/nvrtc/libnvrtc.so.13
@@ -101,8 +106,9 @@ $(FAKE_CUDA) $(FAKE_NVRTC): tests/tools/fake_cuda.c runtime/cuda/cuda_api.h
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) $(if $(findstring Lt,$@),-DFAKE_LT) $(if $(findstring nvrtc,$@),-DFAKE_NVRTC) $(LDFLAGS) -shared -Wl,-soname,$(notdir $@) -o $@ $<
 $(BUILD)/tests/test_cuda_run: | $(FAKE_CUDA)
+COAT_VECTORS ?= ../shared/research/coat_vectors.json
 unit: $(UNIT_BIN)
-	@tests/unit.sh $(UNIT_BIN)
+	@COAT_VECTORS=$(wildcard $(COAT_VECTORS)) tests/unit.sh $(UNIT_BIN)
 
 # ---- tests beyond units: each prints "NAME: N passed, N failed" ------------------------------------
 MODELS ?= ../shared/models
@@ -117,13 +123,16 @@ bless: $(BUILD)/lathe
 $(BUILD)/tests/test_models: tests/model/test_models.c tests/model/match.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
+$(BUILD)/tests/test_kernels: tests/model/test_kernels.c $(BUILD)/liblathe.a
+	@mkdir -p $(dir $@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
 $(BUILD)/tests/fixture: tests/tools/fixture.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.c %.a,$^) $(LIBS)
 models: $(BUILD)/tests/test_models
 	@$(BUILD)/tests/test_models tests/models $(MODELS)
-kernels: $(BUILD)/lathe
-	@tests/kernels.sh $(BUILD) $(or $(wildcard $(MODELS)),tests/models)
+kernels: $(BUILD)/tests/test_kernels
+	@$(BUILD)/tests/test_kernels $(if $(JOBS),--jobs $(JOBS)) tests/models $(MODELS)
 NODE_TESTS ?= ../shared/onnx-node-tests.tar.xz
 $(BUILD)/tests/conformance: tests/conformance/conformance.c $(BUILD)/liblathe.a
 	@mkdir -p $(dir $@)
@@ -132,6 +141,9 @@ conformance: $(BUILD)/tests/conformance
 	@BUILD=$(BUILD) tests/conformance/run.sh $(NODE_TESTS)
 cli: $(BUILD)/lathe $(BUILD)/tests/fixture $(FAKE_CUDA) $(FAKE_NVRTC)
 	@tests/cli.sh $(BUILD)
+# Everything that the parts below run, so that several can run at the same time.
+programs: $(UNIT_BIN) $(FAKE_CUDA) $(BUILD)/tests/test_models \
+    $(if $(SAN),,all $(FAKE_NVRTC) $(BUILD)/tests/fixture $(BUILD)/tests/test_kernels $(BUILD)/tests/conformance)
 samples: all
 	@tests/samples.sh $(BUILD)
 test:
@@ -149,10 +161,12 @@ $(BUILD)/attention_test: tests/gpu/attention_test.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
 $(BUILD)/optim_bench: tests/gpu/optim_bench.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) -Itests/unit -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
+$(BUILD)/product_bench: tests/gpu/product_bench.c $(BUILD)/liblathe.a
+	$(Q)$(CC) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
 $(BUILD)/group_bench: tests/gpu/group_bench.c $(BUILD)/liblathe.a
 	$(Q)$(CC) $(CFLAGS) -MMD -MP $(LDFLAGS) -o $@ $< $(BUILD)/liblathe.a $(LIBS)
 
-gpu: $(BUILD)/lathe $(BUILD)/gpu_test $(BUILD)/attention_test $(BUILD)/optim_bench $(BUILD)/group_bench
+gpu: $(BUILD)/lathe $(BUILD)/gpu_test $(BUILD)/attention_test $(BUILD)/optim_bench $(BUILD)/product_bench $(BUILD)/group_bench
 PEERS       ?= ../shared/peers
 FULL_MODELS ?= $(BUILD)/full
 gpu-test:
@@ -195,5 +209,5 @@ clean:
 	rm -rf build build-*
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_OBJ:.o=.d) $(UNIT_BIN:=.d)
-.PHONY: all help deps check unit golden bless gpu gpu-test gpu-bench kernels models conformance cli samples test demo install uninstall format wc clean
+.PHONY: all help deps check unit golden bless gpu gpu-test gpu-bench kernels models conformance cli samples programs test demo install uninstall format wc clean
 .DELETE_ON_ERROR:

@@ -62,6 +62,7 @@ enum status cuda_scatter_elements(struct cuda_gen *c) MUST_USE;
 enum status cuda_attention(struct cuda_gen *c) MUST_USE; /* and its gradient */
 enum status cuda_cross_entropy(struct cuda_gen *c) MUST_USE;
 enum status cuda_optimizer(struct cuda_gen *c) MUST_USE;
+enum status cuda_adam8(struct cuda_gen *c) MUST_USE;
 enum status cuda_sum_squares(struct cuda_gen *c) MUST_USE;
 enum status cuda_casts(struct cuda_gen *c) MUST_USE;
 

@@ -172,6 +172,7 @@ static enum status emit_launch(struct cuda_gen *c) {
     case LAUNCH_cast: return cuda_casts(c);
     case LAUNCH_sgd:
     case LAUNCH_adam: return cuda_optimizer(c);
+    case LAUNCH_adam8: return cuda_adam8(c);
     case LAUNCH_COUNT: break;
     }
     ctx_bug(c->p->ctx, __FILE__, __LINE__, "a known launch kind");

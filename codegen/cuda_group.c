@@ -190,9 +190,20 @@ static bool stores_few_bits(const struct group_gen *g) {
     return any;
 }
 
+/* Whether it makes 8-bit floats, whose codes are the same on all devices. */
+static bool rounds_to_bytes(const struct group_gen *g) {
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        enum dtype t = i->code == OP_cast       ? (enum dtype)i->imm_int
+                       : i->code == INSTR_STORE ? access_view(g, i)->dtype
+                                                : DT_NONE;
+        if (t == DT_e4m3 || t == DT_e5m2 || t == DT_e8m0) return true;
+    }
+    return false;
+}
+
 /* ---- threads --------------------------------------------------------------------------------- */
-static bool fits(const struct group_gen *g, int words, int64_t threads, int64_t elems) {
-    (void)g;
+static bool fits(int words, int64_t threads, int64_t elems) {
     int64_t registers = i64_min(65536 / threads, 224);
     return elems <= ELEMS_MAX && words * elems + 40 <= registers;
 }
@@ -202,7 +213,7 @@ static bool choose_lanes(struct group_gen *g) {
     int64_t runs = ceil_div(g->cols, g->vec);
     int words = pressure(g);
     g->threads = ROW_THREADS;
-    if (runs <= 32 || (runs <= 32 * 8 && fits(g, words, ROW_THREADS, ceil_div(runs, 32) * g->vec) &&
+    if (runs <= 32 || (runs <= 32 * 8 && fits(words, ROW_THREADS, ceil_div(runs, 32) * g->vec) &&
                        !(g->ncolsum && runs >= 64))) {
         g->lanes = 32;
         while (g->lanes > 1 && g->lanes / 2 >= runs) g->lanes /= 2;
@@ -214,10 +225,10 @@ static bool choose_lanes(struct group_gen *g) {
     }
     for (int units = 1; units * g->vec <= ELEMS_MAX; units++) {
         int64_t threads = (ceil_div(runs, units) + 31) / 32 * 32;
-        if (threads > 1024 || !fits(g, words, threads, (int64_t)units * g->vec)) continue;
+        if (threads > 1024 || !fits(words, threads, (int64_t)units * g->vec)) continue;
         /* More than 512 threads wait long at each exchange: rather more elements a thread. */
         int64_t fewer = (ceil_div(runs, units + 1) + 31) / 32 * 32;
-        if (threads > 512 && fits(g, words, fewer, (int64_t)(units + 1) * g->vec)) continue;
+        if (threads > 512 && fits(words, fewer, (int64_t)(units + 1) * g->vec)) continue;
         g->units = units;
         g->lanes = g->threads = (int)threads;
         return true;
@@ -244,7 +255,7 @@ static void choose_partials(struct group_gen *g) {
 static void choose_map_units(struct group_gen *g) {
     int64_t bytes = early_bytes(g), lanes = g->cols / g->vec;
     if (bytes > 0 && bytes <= 16 && lanes >= (int64_t)4096 * PROCESSORS &&
-        fits(g, pressure(g), 2 * MAP_THREADS, (int64_t)2 * g->vec))
+        fits(pressure(g), 2 * MAP_THREADS, (int64_t)2 * g->vec))
         g->units = 2;
 }
 
@@ -262,6 +273,7 @@ static bool choose_ring(struct group_gen *g) {
     if (bytes == 0 || g->c->p->cuda_arch < 80) return false;
     int64_t words = (int64_t)pressure(g) * g->vec * g->units + 8; /* operands are read late */
     if (g->ncolsum > 2) words += 2 * g->vec * g->units;
+    if (g->cols % ((int64_t)g->vec * g->units * g->lanes) != 0) words += 12;
     int64_t registers = words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
     int64_t blocks = i64_max(1, i64_min(65536 / (registers * g->threads), 2048 / g->threads));
     int64_t slot = bytes * g->threads;
@@ -271,6 +283,19 @@ static bool choose_ring(struct group_gen *g) {
     g->ring = (int)ring, g->slot = slot;
     g->blocks = (int)i64_max(1, i64_min(blocks, RING_BYTES / (ring * slot)));
     return true;
+}
+
+/* One block a processor instead of several: fewer partial sums. */
+static void choose_joined(struct group_gen *g) {
+    int64_t most = g->lanes > 32 ? i64_min(15, 1024 / g->lanes) : 1024 / g->lanes; /* barriers */
+    int64_t now = g->threads / g->lanes, rows = i64_min(now * g->blocks, most);
+    if (!g->ring || !g->ncolsum || g->cols * 8 > g->ring * g->slot / now) return;
+    if (g->c->p->cuda_arch < 90) rows = i64_min(rows, RING_BLOCK / (g->ring * g->slot / now));
+    if (rows <= now) return;
+    g->blocks = (int)(now * g->blocks / rows);
+    g->threads = (int)rows * g->lanes;
+    g->slot = g->slot / now * rows;
+    g->joined = true;
 }
 
 /* For kernels that walk many rows: registers are bounded so that `blocks` blocks of a processor run
@@ -298,9 +323,42 @@ static int64_t choose_pieces(const struct group_gen *g, int64_t tiles, int64_t l
     return best;
 }
 
+/* Whole warps that walk a row in even steps, `bytes` each for a thread; two rows have to fit. */
+static int64_t choose_walkers(const struct group_gen *g, int64_t bytes, int64_t most) {
+    int64_t runs = g->cols / g->vec, best = 0;
+    double use = 0;
+    for (int64_t warps = 16; warps <= 32; warps += 4) {
+        int64_t steps = ceil_div(runs, 32 * warps);
+        double full = (double)runs / (double)(steps * 32 * warps);
+        if (2 * steps * 32 * warps * bytes > most || full < use + 0.01) continue;
+        use = full, best = 32 * warps;
+    }
+    return best;
+}
+
+/* Long rows through a ring: the next row arrives while one is computed. */
+static bool choose_walk(struct group_gen *g, int64_t most) {
+    int64_t bytes = 0;
+    for (uint32_t k = 0; k < g->n; k++) {
+        int64_t own = group_walked(g, k);
+        if (own && own < 4) return false; /* cp.async moves no less */
+        bytes += own;
+    }
+    int64_t threads = bytes ? choose_walkers(g, bytes, most) : 0;
+    if (!threads || g->nstages < 2 || g->rows < 4 * PROCESSORS || g->c->p->cuda_arch < 80)
+        return false;
+    g->threads = g->lanes = (int)threads;
+    g->steps = (int)ceil_div(g->cols / g->vec, threads);
+    g->slot = bytes * threads * g->steps;
+    g->ring = (int)i64_min(4, most / g->slot);
+    g->rows_each = ceil_div(g->rows, PROCESSORS);
+    return true;
+}
+
 /* A long row's operands wait in shared memory between the walks when there are several. */
 static void choose_kept(struct group_gen *g) {
     int64_t bytes = 0, most = g->c->p->cuda_arch >= 90 ? KEPT_90 : KEPT_80;
+    if (choose_walk(g, most)) return;
     for (uint32_t k = 0; k < g->n; k++) bytes += group_kept(g, k);
     g->kept_bytes = g->nstages > 1 && bytes <= most ? bytes : 0;
     if (g->kept_bytes <= KEPT_HALF) return;
@@ -322,17 +380,19 @@ static void choose_threads(struct group_gen *g) {
     case FORM_ROW: {
         if (g->ncolsum) { /* few partial results, each of several rows */
             choose_blocks(g);
+            choose_joined(g);
             int64_t wanted = (int64_t)PROCESSORS * g->blocks * (g->threads / g->lanes);
             g->rows_each =
                 i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, PROCESSORS)));
         }
         g->workers = ceil_div(g->rows, g->rows_each);
+        if (g->joined) g->workers = ceil_div(g->workers, g->threads / g->lanes);
         break;
     }
     case FORM_LONG:
         g->lanes = g->threads = LONG_THREADS;
         choose_kept(g);
-        if (g->ncolsum) g->rows_each = ceil_div(g->rows, (int64_t)2 * PROCESSORS);
+        if (g->ncolsum && !g->ring) g->rows_each = ceil_div(g->rows, (int64_t)2 * PROCESSORS);
         g->workers = ceil_div(g->rows, g->rows_each);
         break;
     case FORM_COLUMNS: {
@@ -355,6 +415,13 @@ static void choose_threads(struct group_gen *g) {
 }
 
 /* ---- the launch ------------------------------------------------------------------------------ */
+/* How many threads share the partial sums of a column. */
+static int64_t choose_slices(const struct group_gen *g) {
+    int64_t slices = 1;
+    while (slices < SLICES && slices * 4 < g->workers) slices *= 2;
+    return slices;
+}
+
 static void define_all(struct group_gen *g) {
     struct cuda_gen *c = g->c;
     int64_t largest = g->rows * g->cols + 1024 * 64;
@@ -369,12 +436,16 @@ static void define_all(struct group_gen *g) {
     cuda_define(c, "AHEAD", g->ahead);
     cuda_define(c, "RING", g->ring);
     if (g->ring) cuda_define(c, "SLOT", g->slot);
+    if (g->steps) cuda_define(c, "STEP", g->slot / g->steps);
     cuda_define(c, "RPW", g->rows_each);
+    cuda_define(c, "JOINED", g->joined);
+    cuda_define(c, "BLOCK_ROWS", g->form == FORM_ROW ? g->threads / g->lanes : 1);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
+    if (rounds_to_bytes(g)) cuda_define(c, "EXACT_DIV", 1);
     cuda_define(c, "COLSUMS", g->ncolsum);
     if (g->ncolsum) {
         cuda_define(c, "WORKERS", g->workers);
-        cuda_define(c, "SLICES", SLICES);
+        cuda_define(c, "SLICES", choose_slices(g));
         cuda_define(c, "WARPS", COLUMN_WARPS);
     }
     if (g->form == FORM_TAIL) {
@@ -398,11 +469,12 @@ static enum status group_calls(struct group_gen *g) {
         TRY(cuda_call(c, file, "group_pieces", g->pieces, g->rows, 1, g->lanes, 0));
         return cuda_call(c, file, "group_finish", g->rows, 1, 1, g->lanes, 0);
     case FORM_ROW:
-        blocks = ceil_div(g->workers, g->threads / g->lanes);
+        blocks = g->joined ? g->workers : ceil_div(g->workers, g->threads / g->lanes);
         TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, g->ring * g->slot));
         break;
     case FORM_LONG:
-        TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads, g->kept_bytes));
+        TRY(cuda_call(c, file, "group_long", g->workers, 1, 1, g->threads,
+                      g->kept_bytes + g->ring * g->slot));
         break;
     case FORM_COLUMNS:
         blocks = ceil_div(g->cols / g->vec, 32);
@@ -410,8 +482,8 @@ static enum status group_calls(struct group_gen *g) {
         break;
     }
     if (!g->ncolsum) return ST_OK;
-    return cuda_call(c, file, "group_columns", ceil_div(g->cols, 32), g->ncolsum, 1, 32 * SLICES,
-                     0);
+    return cuda_call(c, file, "group_columns", ceil_div(g->cols, 32), g->ncolsum, 1,
+                     32 * choose_slices(g), 0);
 }
 
 static enum status check_program(struct cuda_gen *c, const struct plan_group *g) {

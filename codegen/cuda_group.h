@@ -22,8 +22,10 @@ struct group_gen {
     bool ahead;   /* ROW, COLUMNS: registers hold the next row too */
     int ring;     /* .. or shared memory holds this many rows of the block's operands, 0: none */
     int64_t slot; /* bytes of one */
-    bool late;  /* .. nor what a row needs, all at once: operands are loaded where they are used */
-    int blocks; /* of a processor that registers must leave room for */
+    bool late;   /* .. nor what a row needs, all at once: operands are loaded where they are used */
+    int blocks;  /* of a processor that registers must leave room for */
+    int steps;   /* LONG with a ring: of a row */
+    bool joined; /* ROW: the workers of a block add up their column sums */
     int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
     bool fast;             /* all that is stored for each element has 16 bits or fewer */
     int64_t rows_each;     /* rows of a worker, or of a block */
@@ -64,6 +66,14 @@ static inline int64_t group_kept(const struct group_gen *g, uint32_t k) {
     if (g->g->code.at[k].code != INSTR_LOAD || g->uniform[k] || !group_packed(g, k, g->vec))
         return 0;
     return round16(g->cols * (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype));
+}
+/* Bytes of a step that LOAD k has in the ring of a LONG row, for each thread; 0: it is read again.
+ */
+static inline int64_t group_walked(const struct group_gen *g, uint32_t k) {
+    bool moves = false;
+    for (int d = 0; d < g->border; d++) moves |= g->y->regs[k].strides[d] != 0;
+    if (!moves || !group_kept(g, k)) return 0;
+    return g->vec * (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
 }
 /* Bytes that LOAD k has in a slot of the ring, for each thread; 0: none. */
 static inline int64_t group_ringed(const struct group_gen *g, uint32_t k) {

@@ -69,12 +69,25 @@ void expr_operand(struct text *t, int32_t r) {
     expr_value(t, r, "k");
 }
 
+/* Whether a value that is rounded to 8 bits is read by stores alone, which do that as well. */
+static bool stores_round(const struct text *t, const struct group_instr *i, enum dtype narrow) {
+    const int32_t reg = (int32_t)(i - t->g->g->code.at);
+    if (dtype_size(narrow) != 1) return false;
+    for (uint32_t k = (uint32_t)reg + 1; k < t->g->n; k++) {
+        const struct group_instr *user = at(t, k);
+        if (user->a != reg && user->b != reg && user->c != reg) continue;
+        if (user->code != INSTR_STORE || access_view(t->g, user)->dtype != narrow) return false;
+    }
+    return true;
+}
+
 static void put_cast(struct text *t, const struct group_instr *i) {
     enum dtype to = (enum dtype)i->dtype, from = (enum dtype)at(t, (uint32_t)i->a)->dtype;
     enum dtype narrow = i->imm_int ? (enum dtype)i->imm_int : to;
     bool cut = to != DT_bool && narrow != to &&
                (to == DT_i64 ? dtype_class(narrow) == DTC_INT : to == DT_f32);
     if (narrow == DT_f64 || narrow == DT_f32) cut = false;
+    if (cut && to == DT_f32 && stores_round(t, i, narrow)) cut = false;
     if (cut) buf_printf(t->out, "narrow<%s>(", cuda_memory_type(narrow));
     if (from != to) buf_printf(t->out, "to_%s(", dtype_name(to));
     expr_operand(t, i->a);

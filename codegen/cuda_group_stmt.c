@@ -18,6 +18,13 @@ void stmt_slot(struct text *t, uint32_t k, bool own) {
     buf_puts(t->out, ")");
 }
 
+/* The same for a step of a LONG row. */
+void stmt_step_slot(struct text *t, uint32_t k) {
+    int64_t offset = 0;
+    for (uint32_t j = 0; j < k; j++) offset += group_walked(t->g, j);
+    buf_printf(t->out, "ring + at + %" PRId64 " * THREADS", offset);
+}
+
 void stmt_uniform(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     const char *column = t->g->form == FORM_MAP ? "COLUMN(0)" : "0";
@@ -76,6 +83,11 @@ static void put_load(struct text *t, uint32_t k) {
         buf_puts(t->out, ");\n");
     } else if (t->early && group_early(t->g, k)) {
         buf_printf(t->out, "unpack(v%u + AT, x.p%u[AT / VEC]);\n", k, k);
+    } else if (t->g->form == FORM_LONG && t->g->ring && group_walked(t->g, k)) {
+        buf_printf(t->out, "ring_unpack<%s, VEC, THREADS>(v%u, ",
+                   cuda_memory_type(access_view(t->g, i)->dtype), k);
+        stmt_step_slot(t, k);
+        buf_puts(t->out, ");\n");
     } else if (t->kept && group_kept(t->g, k)) {
         put_kept_load(t, k);
     } else if (group_packed(t->g, k, t->g->vec)) {
@@ -179,9 +191,19 @@ static bool put_gelu_part(struct text *t, uint32_t k) {
     return true;
 }
 
+/* What bf16 leaves of all elements of a thread. */
+static bool put_rounded(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    if (i->code != OP_cast || i->dtype != DT_f32 || (enum dtype)i->imm_int != DT_bf16) return false;
+    if (t->g->uniform[i->a] || at(t, (uint32_t)i->a)->code == INSTR_CONST) return false;
+    if (at(t, (uint32_t)i->a)->dtype != DT_f32) return false;
+    buf_printf(t->out, "    float v%u[E];\n    narrow_bf16<E>(v%u, v%d);\n", k, k, i->a);
+    return true;
+}
+
 void stmt_array(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
-    if (put_all_but_one(t, k) || put_gelu_part(t, k)) return;
+    if (put_all_but_one(t, k) || put_gelu_part(t, k) || put_rounded(t, k)) return;
     const char *type = register_type(t, k);
     switch (i->code) {
     case INSTR_LOAD: put_load(t, k); return;

@@ -90,7 +90,7 @@ static void put_exchange(struct text *t, uint32_t s) {
         for (uint32_t k = first; k < g->n; k++)
             if (exchanged_in(t, k, s) && strcmp(result_type(t, k), type) == 0)
                 buf_printf(t->out, "%s(%s)a%u", k == first ? "" : ", ", type, k);
-        buf_printf(t->out, "};\n    rows_reduce<LANES, %u, %s", first, type);
+        buf_printf(t->out, "};\n    rows_reduce<LANES, BLOCK_ROWS, %u, %s", first, type);
         for (uint32_t k = first; k < g->n; k++)
             if (exchanged_in(t, k, s) && strcmp(result_type(t, k), type) == 0)
                 buf_printf(t->out, ", %s", reduction_name(at(t, k)->code));
@@ -165,7 +165,7 @@ static void put_row_stores(struct text *t) {
     for (uint32_t k = 0; k < t->g->n; k++) {
         if (!t->g->row_store[k]) continue;
         if (!any && t->g->form != FORM_TAIL && t->g->lanes > 1) /* others may still read there */
-            buf_puts(t->out, "    row_sync<LANES>();\n");
+            buf_puts(t->out, "    row_sync<LANES, BLOCK_ROWS>();\n");
         any = true;
         stmt_store(t, k);
     }
@@ -200,6 +200,20 @@ static void find_held(struct text *t) {
     }
 }
 
+/* The column sums of a block's workers: through shared memory that held their rows. */
+static void put_joined(struct text *t) {
+    for (uint32_t k = 0; k < t->g->n; k++) {
+        if (at(t, k)->code != INSTR_COLSUM) continue;
+        buf_printf(t->out,
+                   "    __syncthreads();\n"
+                   "    RUNS RUN(k) ((%s *)ring)[(threadIdx.x / LANES) * COLS + col + k] = "
+                   "sums.s%u[AT + k];\n    __syncthreads();\n"
+                   "    workers_sum<BLOCK_ROWS, COLS>((%s *)(workspace + %" PRId64
+                   ") + (i64)blockIdx.x * COLS, (const %s *)ring);\n",
+                   column_type(t, k), k, column_type(t, k), t->g->partial[k], column_type(t, k));
+    }
+}
+
 static void put_state(struct text *t) {
     const struct group_gen *g = t->g;
     mark_all(t);
@@ -216,7 +230,8 @@ static void put_state(struct text *t) {
         if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, "    EACH(k) sums.s%u[k] = 0;\n", k);
     buf_puts(t->out,
              "}\nDEV void put(const state &sums, char *workspace, IDX worker, IDX lane) {\n");
-    for (uint32_t k = 0; k < g->n; k++)
+    if (g->joined) put_joined(t);
+    for (uint32_t k = 0; k < g->n && !g->joined; k++)
         if (at(t, k)->code == INSTR_COLSUM)
             buf_printf(t->out,
                        "    RUNS RUN(k) ((%s *)(workspace + %" PRId64
@@ -370,10 +385,51 @@ static void put_column_add(struct text *t, uint32_t k) {
     buf_puts(t->out, ");\n    }\n");
 }
 
+/* The bf16 LOAD whose largest element MAX k is, when steps of it lie in the ring; or -1. */
+static int32_t max_of_pairs(const struct text *t, uint32_t k) {
+    const struct group_gen *g = t->g;
+    const struct group_instr *i = at(t, k);
+    if (g->form != FORM_LONG || !g->ring || i->code != INSTR_MAX || g->vec < 2) return -1;
+    int32_t r = i->a;
+    const struct group_instr *x = at(t, (uint32_t)r);
+    if (x->code == OP_cast && x->dtype == DT_f32 && (!x->imm_int || x->imm_int == DT_f32))
+        x = at(t, (uint32_t)(r = x->a));
+    bool pairs = x->code == INSTR_LOAD && access_view(g, x)->dtype == DT_bf16;
+    return pairs && group_walked(g, (uint32_t)r) ? r : -1;
+}
+
+/* Whether SUM k needs one step of the row only. */
+static bool sum_of_step(const struct text *t, uint32_t k, int32_t *place, int32_t *label) {
+    const struct group_gen *g = t->g;
+    return g->form == FORM_LONG && g->ring && g->y->rank - g->border == 1 &&
+           sums_one(t, k, place, label);
+}
+
+/* The sums of stage s that do. */
+static void put_one_steps(struct text *t, uint32_t s, const bool *all) {
+    const struct group_gen *g = t->g;
+    for (uint32_t k = 0; k < g->n; k++) {
+        int32_t place, label;
+        if (!is_reduction(at(t, k)->code) || !all[k] || g->stage[k] != s) continue;
+        if (!sum_of_step(t, k, &place, &label)) continue;
+        bool *kept = t->need;
+        t->need = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+        mark(t, at(t, (uint32_t)at(t, k)->a)->b, MARK_ARRAYS);
+        buf_puts(t->out, "    STEP_OF(index32(");
+        expr_operand(t, label);
+        buf_puts(t->out, ")) {\n");
+        for (uint32_t j = 0; j < k; j++)
+            if (t->need[j]) stmt_array(t, j);
+        put_add(t, k);
+        buf_puts(t->out, "    }\n");
+        t->need = kept;
+    }
+}
+
 static void put_stage(struct text *t, uint32_t s, bool last, const char *range) {
     const struct group_gen *g = t->g;
     bool *all = t->need, *loop = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
-    bool any = false;
+    bool any = false, one = false;
     for (uint32_t k = 0; k < g->n; k++) {
         const struct group_instr *i = at(t, k);
         if (all[k] && g->uniform[k] && !is_reduction(i->code) && !is_sink(i->code) &&
@@ -386,18 +442,36 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
         bool reduces = is_reduction(i->code) && all[k] && g->stage[k] == s;
         bool sink = last && is_sink(i->code) && !g->row_store[k];
         if (!reduces && !sink) continue;
-        any = loop[k] = true;
-        mark(t, i->code == INSTR_STORE ? stmt_source(t, i) : i->a, MARK_ARRAYS);
         if (reduces) put_total(t, k);
+        int32_t place, label;
+        if (reduces && sum_of_step(t, k, &place, &label)) {
+            one = true;
+            continue;
+        }
+        any = loop[k] = true;
+        if (reduces && max_of_pairs(t, k) >= 0)
+            buf_printf(t->out, "    u32 b%u = 0xff80ff80u;\n", k);
+        else
+            mark(t, i->code == INSTR_STORE ? stmt_source(t, i) : i->a, MARK_ARRAYS);
     }
     t->need = all;
-    if (!any) return;
+    bool ends = last && g->ring;
+    if (one) put_one_steps(t, s, all);
+    if (!any && !ends) return;
     if (t->wait) buf_puts(t->out, "    copies_wait<0>();\n");
     t->wait = false;
-    buf_printf(t->out, "    STEPS(%s) {\n", range);
+    if (ends)
+        buf_puts(t->out, "    LAST_STEPS {\n");
+    else
+        buf_printf(t->out, "    STEPS(%s) {\n", range);
     for (uint32_t k = 0; k < g->n; k++) {
         if (!loop[k]) continue;
-        if (is_reduction(at(t, k)->code))
+        int32_t pairs = is_reduction(at(t, k)->code) ? max_of_pairs(t, k) : -1;
+        if (pairs >= 0) {
+            buf_printf(t->out, "    b%u = max_two(b%u, ring_packs<bf16, VEC, THREADS>(", k, k);
+            stmt_step_slot(t, (uint32_t)pairs);
+            buf_puts(t->out, "));\n");
+        } else if (is_reduction(at(t, k)->code))
             put_add(t, k);
         else if (at(t, k)->code == INSTR_COLSUM)
             put_column_add(t, k);
@@ -405,6 +479,12 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
             stmt_array(t, k);
     }
     buf_puts(t->out, "    }\n");
+    for (uint32_t k = 0; k < g->n; k++)
+        if (loop[k] && is_reduction(at(t, k)->code) && max_of_pairs(t, k) >= 0)
+            buf_printf(t->out,
+                       "    a%u = op_max(__uint_as_float(b%u << 16), "
+                       "__uint_as_float(b%u & 0xffff0000u));\n",
+                       k, k, k);
 }
 
 /* The row on its way at once; each thread waits for what it reads itself. */
@@ -428,13 +508,31 @@ static void put_kept_copies(struct text *t) {
     t->wait = any;
 }
 
+/* A step of a row on its way. */
+static void put_step_fetch(struct text *t) {
+    const struct group_gen *g = t->g;
+    buf_puts(t->out, "DEV void fetch(PARAMS, IDX row, IDX col, char *to) {\n    IDX at = 0;\n"
+                     "    char *ring = to;\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!group_walked(g, k)) continue;
+        buf_puts(t->out, "    ring_fetch<VEC, THREADS>(");
+        stmt_step_slot(t, k);
+        buf_printf(t->out, ", in%d + ", at(t, k)->slot);
+        expr_address(t, k, "col");
+        buf_puts(t->out, ");\n");
+    }
+    buf_puts(t->out, "}\n");
+}
+
 static void put_long(struct text *t) {
     const struct group_gen *g = t->g;
+    if (g->ring) put_step_fetch(t);
     if (g->kept_bytes) {
         t->kept = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
         buf_puts(t->out, "extern __shared__ char kept_row[];\n");
     }
-    buf_puts(t->out, "DEV void body(PARAMS, IDX row, IDX lane, bool first) {\n");
+    buf_printf(t->out, "DEV void body(PARAMS, IDX row, IDX lane, bool first%s) {\n",
+               g->ring ? ", walk &w" : "");
     cuda_origin_line(g->c);
     mark_all(t);
     if (g->kept_bytes && g->c->p->cuda_arch >= 80) put_kept_copies(t);

@@ -50,6 +50,7 @@ void expr_random(struct text *t, uint32_t k, const char *index);
 /* ---- statements (cuda_group_stmt.c) ---- */
 /* "(x.at + 32 * THREADS)": where the ring has LOAD k; of this thread when `own`. */
 void stmt_slot(struct text *t, uint32_t k, bool own);
+void stmt_step_slot(struct text *t, uint32_t k);
 void stmt_uniform(struct text *t, uint32_t k); /* one value */
 void stmt_array(struct text *t, uint32_t k);   /* all elements of a thread */
 void stmt_store(struct text *t, uint32_t k);

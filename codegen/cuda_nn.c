@@ -3,6 +3,7 @@
  * Shapes and strides become numbers in the text of the kernel; tiles are chosen by what fits. */
 #include "codegen/cuda.h"
 #include <inttypes.h>
+#include <math.h>
 
 enum { THREADS = 256, TILE = 64, BLOCKS_WANTED = 264 };
 /* Attention through cuDNN. LIBRARY_MOST: bytes of its scratch memory from which on a batch is cut,
@@ -12,6 +13,13 @@ enum {
     LIBRARY_TILE = 128,
     LIBRARY_LONGEST = 1 << 24, /* sequence */
     LIBRARY_SLACK = 64 << 10,
+};
+/* attention_hopper.cu. BLOCKS: multiprocessors of an H100 or H200, one block each; SLACK: bytes of
+ * shared memory for barriers and alignment. */
+enum {
+    HOPPER_TILE = 128,
+    HOPPER_BLOCKS = 132,
+    HOPPER_SLACK = 1024 + 160,
 };
 #define LIBRARY_LARGEST (INT64_C(16) << 30) /* bytes for one batch; beyond, Lathe's kernels */
 
@@ -175,6 +183,109 @@ static int64_t library_bytes(const struct plan_launch *l, int arch) {
     return part > 0 ? round16(one * part + LIBRARY_SLACK) : 0;
 }
 
+/* What an operand of the kernels for Hopper is: heads in one piece, everything at 16 bytes. */
+static bool at_pieces(const struct plan_view *v, enum dtype t) {
+    enum { PIECE = 8 };
+    bool ok = v->dtype == t && v->rank == 4 && v->strides[3] == 1 && v->offset % PIECE == 0;
+    for (int i = 0; i < 3 && ok; i++)
+        ok = v->dims[i] == 1 || (v->strides[i] >= 0 && v->strides[i] % PIECE == 0);
+    return ok;
+}
+
+/* Whether attention_hopper.cu computes this gradient. */
+static bool hopper_takes(const struct plan_launch *l, int arch) {
+    const struct plan_view *q = &l->in[0], *k = &l->in[1], *lse = &l->in[4];
+    double scale = launch_float(l, ATTR_scale, 1.0);
+    int64_t d = q->dims[3], tiles;
+    if (arch != 90 || l->kind != LAUNCH_attention_grad || l->nin != 6) return false;
+    if (launch_float(l, ATTR_softcap, 0.0) > 0 || !isfinite(scale) || scale == 0) return false;
+    if (dtype_size(q->dtype) != 2 || (d != 64 && d != 128) || l->in[2].dims[3] != d) return false;
+    if (q->dims[0] < 1 || q->dims[1] < 1 || q->dims[2] < 1 || k->dims[1] < 1 || k->dims[2] < 1)
+        return false;
+    if (lse->dtype != DT_f32 || !view_contiguous(lse)) return false;
+    for (uint32_t i = 0; i < l->nin + l->nout; i++) {
+        const struct plan_view *v = i < l->nin ? &l->in[i] : &l->out[i - l->nin];
+        if (v != lse && !at_pieces(v, q->dtype)) return false;
+    }
+    tiles = ceil_div(i64_max(q->dims[2], k->dims[2]), HOPPER_TILE);
+    return !__builtin_mul_overflow(tiles, q->dims[0] * q->dims[1], &tiles) && tiles < INT32_MAX / 2;
+}
+
+/* One of the two kernels: `levels` tiles of each of `all` heads. */
+struct hopper_list {
+    int64_t all, levels;
+    bool keys; /* tiles are of keys */
+    const struct plan_launch *l;
+};
+
+/* How long a tile takes, in steps of 64 rows and with what it takes to begin and to end. */
+static int64_t tile_steps(const struct hopper_list *x, int64_t level) {
+    enum { STEP = 64, ENDS = 2 };
+    const struct plan_view *q = &x->l->in[0], *k = &x->l->in[1];
+    int64_t t = q->dims[2], s = k->dims[2], share = x->keys ? q->dims[1] / k->dims[1] : 1, n;
+    bool causal = launch_int(x->l, ATTR_causal, 0) != 0;
+    int64_t first = (x->keys ? level : x->levels - 1 - level) * HOPPER_TILE;
+    if (x->keys)
+        n = causal ? t - i64_max(first - (s - t), 0) : t;
+    else
+        n = causal ? i64_min(first + HOPPER_TILE + s - t, s) : s;
+    return share * ceil_div(i64_max(n, 0), STEP) + ENDS;
+}
+
+/* By how much the busiest block exceeds the mean, in 1/1000, when groups have n heads; of long
+ * lists the beginning. The order is that of next_work() in attention_hopper.cu. */
+static int64_t imbalance(const struct hopper_list *x, int64_t n) {
+    enum { LONGEST = 1 << 15 };
+    int64_t load[HOPPER_BLOCKS] = {0}, tiles = i64_min(x->all * x->levels, LONGEST);
+    int64_t sum = 0, most = 0, blocks = i64_min(tiles, HOPPER_BLOCKS);
+    for (int64_t i = 0; i < tiles; i++) {
+        int64_t group = i / (n * x->levels), rest = i % (n * x->levels), at = i % blocks;
+        int64_t steps = tile_steps(x, rest / i64_min(n, x->all - group * n));
+        int64_t block = i / blocks % 2 ? blocks - 1 - at : at;
+        load[block] += steps;
+        sum += steps;
+        most = i64_max(most, load[block]);
+    }
+    return most * 1000 * blocks / sum;
+}
+
+/* How many heads form a group: the fewest, which the cache holds best, among those with which no
+ * block has much more to do than others. */
+static int64_t hopper_heads(const struct hopper_list *x) {
+    enum { LEAST = 4, CLOSE = 5 };
+    int64_t best = i64_min(LEAST, x->all), least = INT64_MAX;
+    for (int64_t n = best;; n = i64_min(n % 3 ? n * 3 / 2 : n / 3 * 4, x->all)) {
+        int64_t over = imbalance(x, n);
+        if (over + CLOSE < least) {
+            least = over;
+            best = n;
+        }
+        if (n == x->all) return best;
+    }
+}
+
+static enum status hopper_calls(struct cuda_gen *c) {
+    const struct plan_view *q = &c->l->in[0], *k = &c->l->in[1];
+    const char *file = "attention_hopper.cu";
+    int64_t b = q->dims[0], h = q->dims[1], t = q->dims[2], d = q->dims[3];
+    int64_t kv = k->dims[1], s = k->dims[2];
+    int64_t row = 2 * d, piece = 64 * row, tile = HOPPER_TILE * row; /* bytes */
+    int64_t dq_stages = d == 64 ? 6 : 4, dkv_stages = d == 64 ? 6 : 3, fixed = d == 64 ? 1 : 2;
+    int64_t dq = b * h * ceil_div(t, HOPPER_TILE), dkv = b * kv * ceil_div(s, HOPPER_TILE);
+    cuda_define_text(c, "PRODUCT_TYPE", q->dtype == DT_bf16 ? "\"bf16\"" : "\"f16\"");
+    struct hopper_list queries = {b * h, ceil_div(t, HOPPER_TILE), false, c->l};
+    struct hopper_list keys = {b * kv, ceil_div(s, HOPPER_TILE), true, c->l};
+    cuda_define(c, "HEADS_DQ", hopper_heads(&queries));
+    cuda_define(c, "HEADS_DKV", hopper_heads(&keys));
+    cuda_define(c, "STAGES_DQ", dq_stages);
+    cuda_define(c, "STAGES_DKV", dkv_stages);
+    c->l->work_bytes = round16(2 * 4 * b * h * ceil_div(t, HOPPER_TILE) * HOPPER_TILE);
+    TRY(cuda_call(c, file, "attention_hopper_dq", i64_min(dq, HOPPER_BLOCKS), 1, 1, 384,
+                  dq_stages * 2 * piece + 3 * tile + HOPPER_TILE * 4 + HOPPER_SLACK));
+    return cuda_call(c, file, "attention_hopper_dkv", i64_min(dkv, HOPPER_BLOCKS), 1, 1, 384,
+                     dkv_stages * (2 * piece + 512) + fixed * 2 * tile + HOPPER_SLACK);
+}
+
 enum status cuda_attention(struct cuda_gen *c) {
     const struct plan_launch *l = c->l;
     bool grad = l->kind == LAUNCH_attention_grad;
@@ -189,8 +300,8 @@ enum status cuda_attention(struct cuda_gen *c) {
     int64_t most = c->p->cuda_arch >= 90 ? 160 * 1024 : 99 * 1024, tm = size == 8 ? 2 : 4;
     while (tm > 1 && tile_bytes(grad, d, e, tm, size) > most) tm /= 2;
     double softcap = launch_float(l, ATTR_softcap, 0.0);
-    bool exact = grad && wide;
-    if (grad)
+    bool exact = grad && wide, hopper = hopper_takes(l, c->p->cuda_arch);
+    if (grad && !hopper)
         c->l->work_bytes =
             i64_max(round16(q->dims[0] * q->dims[1] * q->dims[2] * size * (exact ? 2 : 1)),
                     library_bytes(l, c->p->cuda_arch));
@@ -221,6 +332,7 @@ enum status cuda_attention(struct cuda_gen *c) {
         define_strides(c, "DK", &l->out[1]);
         define_strides(c, "DV", &l->out[2]);
     }
+    if (hopper) return hopper_calls(c);
     return attention_calls(c, tm, tile_bytes(grad, d, e, tm, size));
 }
 

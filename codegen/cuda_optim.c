@@ -4,6 +4,7 @@
  */
 #include "codegen/cuda.h"
 #include <inttypes.h>
+#include <math.h>
 
 /* TENSORS_MAX: tables fit 64 KiB of constants. CHUNK: elements of a block. */
 enum { THREADS = 256, TENSORS_MAX = 4096, CHUNK = 8192, PARTS_MAX = 8192 };
@@ -112,6 +113,45 @@ enum status cuda_optimizer(struct cuda_gen *c) {
     cuda_define_text(c, "STEP", cuda_memory_type(l->in[f.lr + 1].dtype));
     if (blocks == 0) return ST_OK;
     return table_call(c, "optimizer.cu", is_adam ? "adam" : "sgd", blocks, THREADS);
+}
+
+/* ---- 8-bit states ------------------------------------------------------------------------------
+ */
+static int small_form(enum dtype t) {
+    return t == DT_e4m3 ? 1 : t == DT_e5m2 ? 2 : 0;
+}
+
+static void define_range(struct cuda_gen *c, const char *range, const char *plain, double x) {
+    cuda_define_float(c, range, x > 0 ? log2(x) : 1.0);
+    cuda_define(c, plain, x == 0);
+}
+
+enum status cuda_adam8(struct cuda_gen *c) {
+    enum { CHUNK8 = 2 * CHUNK };
+    const struct plan_launch *l = c->l;
+    struct optimizer_form f = plan_optimizer(l);
+    if (f.count > TENSORS_MAX)
+        return cuda_unsupported(c, "more than 4096 parameters in one launch");
+    if (l->nin > f.factor && l->in[f.factor].dtype != DT_f32)
+        return cuda_unsupported(c, "the gradient's factor must be f32");
+    int64_t blocks = write_tables(c, f.count, f.each, 1, f.kept, CHUNK8);
+    cuda_define(c, "GROUP", launch_int(l, ATTR_group, 128));
+    cuda_define(c, "M_FORM", small_form(l->in[2].dtype));
+    cuda_define(c, "V_FORM", small_form(l->in[5].dtype));
+    define_range(c, "M_RANGE", "M_PLAIN", launch_float(l, ATTR_m_range, 0));
+    define_range(c, "V_RANGE", "V_PLAIN", launch_float(l, ATTR_v_range, 0));
+    cuda_define(c, "K_MIN", launch_int(l, ATTR_contract, 0) ? 1 : 16);
+    cuda_define(c, "STOCHASTIC", launch_int(l, ATTR_stochastic, 0) != 0);
+    cuda_define(c, "FACTOR", l->nin > f.factor);
+    cuda_define_float(c, "WEIGHT_DECAY", launch_float(l, ATTR_weight_decay, 0.0));
+    cuda_define_float(c, "BETA1", launch_float(l, ATTR_beta1, 0.9));
+    cuda_define_float(c, "BETA2", launch_float(l, ATTR_beta2, 0.999));
+    cuda_define_float(c, "EPS", launch_float(l, ATTR_eps, 1e-8));
+    cuda_define(c, "DECOUPLED", launch_int(l, ATTR_decoupled, 1) != 0);
+    cuda_define_text(c, "LR", cuda_memory_type(l->in[f.lr].dtype));
+    cuda_define_text(c, "STEP", cuda_memory_type(l->in[f.lr + 1].dtype));
+    if (blocks == 0) return ST_OK;
+    return table_call(c, "adam8.cu", "adam8", blocks, THREADS);
 }
 
 /* ---- casts -------------------------------------------------------------------------------------

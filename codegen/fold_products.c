@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-/* fold_products.c - what follows a product and costs nothing in its launch: a scale, a bias, a
- * residual or another product to add to, a wider or narrower result. plan.h has the list. Decides
- * only; the launch is written by lower_matmul.c. */
+/* fold_products.c - what follows a product and costs little in its launch: a scale, a bias, a
+ * residual or another product to add to, a wider or narrower result, GELU. plan.h has the list.
+ * Decides only; the launch is written by lower_matmul.c. */
 #include "codegen/internal.h"
 #include <string.h>
 
@@ -171,8 +171,60 @@ static bool worthwhile(struct cg *c, const struct product *p) {
     return p->n > 1 && (!wider || need);
 }
 
+/* ---- GELU --------------------------------------------------------------------------------------
+ */
+/* Sizes for which libraries have products with epilogues. */
+static bool takes_epilogue(const struct cg *c, const struct product *p) {
+    enum { ELEMS = 8 };
+    const struct graph *g = c->g;
+    node_id n = {p->nodes[0]};
+    const struct type *y = val_type(g, p->result);
+    const struct type *a = val_type(g, node_in(g, n, 0)), *b = val_type(g, node_in(g, n, 1));
+    bool ta = attr_bool(g, n, ATTR_trans_a);
+    return low(y->dtype) && val_type(g, node_out(g, n, 0))->dtype == y->dtype && b->rank == 2 &&
+           (!ta || a->rank == 2) && y->dims[y->rank - 1] % ELEMS == 0 &&
+           a->dims[a->rank - (ta ? 2 : 1)] % ELEMS == 0 && !p->residual.i;
+}
+
+/* v = cast(gelu(cast_f32(x))), x a product that nothing else reads. Where x is kept for a backward
+ * part, a product that writes both costs more than a group behind it (docs/performance.md). */
+static bool match_gelu(struct cg *c, val_id v, struct product *p) {
+    struct graph *g = c->g;
+    val_id y = node_in(g, val_def(g, v), 0);
+    struct matcher m = {.c = c, .result = val_type(g, v)->dtype};
+    if (!low(m.result) || val_op(g, y) != OP_gelu || !used_once(c, y) ||
+        !attr_bool(g, val_def(g, y), ATTR_approximate))
+        return false;
+    val_id wide = node_in(g, val_def(g, y), 0), x = narrow_source(&m, wide);
+    *p = (struct product){.result = x, .scale = 1.0, .gelu = true};
+    if (x.i == wide.i || !used_once(c, x) || !used_once(c, wide)) return false;
+    if (!match(&m, x, p) || !takes_epilogue(c, p)) return false;
+    p->nodes[p->n++] = val_def(g, wide).i;
+    p->nodes[p->n++] = val_def(g, y).i;
+    p->nodes[p->n++] = val_def(g, v).i;
+    p->result = v;
+    return true;
+}
+
+/* ---- all ---------------------------------------------------------------------------------------
+ */
+static void take(struct cg *c, const struct product *p) {
+    struct product *whole = ARENA_NEW(c->scratch, struct product);
+    *whole = *p;
+    for (uint32_t k = 0; k < p->n; k++) c->nodes[p->nodes[k]].product = whole;
+    val_id all[] = {p->result, p->bias, p->residual};
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+        if (all[k].i) c->vals[view_base(c, all[k]).i].need = true;
+}
+
 void fold_products(struct cg *c) {
     struct graph *g = c->g;
+    for (uint32_t i = 1; i < g->nodes.n && !c->o->no_fusion; i++) {
+        struct product p;
+        if (graph_node(g, (node_id){i})->op != OP_cast) continue;
+        val_id v = node_out(g, (node_id){i}, 0);
+        if (match_gelu(c, v, &p)) take(c, &p);
+    }
     /* Later values first: what a launch adds has to be in memory, which decides for earlier ones.
      */
     for (uint32_t i = g->nodes.n; i-- > 1 && !c->o->no_fusion;) {
@@ -182,11 +234,6 @@ void fold_products(struct cg *c) {
         struct matcher m = {.c = c, .result = val_type(g, v)->dtype};
         struct product p = {.result = v, .scale = 1.0};
         if (val_type(g, v)->rank < 2 || !match(&m, v, &p) || !worthwhile(c, &p)) continue;
-        struct product *whole = ARENA_NEW(c->scratch, struct product);
-        *whole = p;
-        for (uint32_t k = 0; k < p.n; k++) c->nodes[p.nodes[k]].product = whole;
-        c->vals[v.i].need = true;
-        if (p.bias.i) c->vals[view_base(c, p.bias).i].need = true;
-        if (p.residual.i) c->vals[view_base(c, p.residual).i].need = true;
+        take(c, &p);
     }
 }

@@ -24,7 +24,8 @@ static bool no_repeats(const struct plan_view *v) {
 static bool may_share(const struct plan *p, const struct plan_launch *l, uint32_t j, buf_id b) {
     const struct plan_view *out = &l->out[j];
     bool product = l->kind == LAUNCH_matmul && launch_int(l, ATTR_residual, 0);
-    if (l->kind != LAUNCH_group && l->kind != LAUNCH_sgd && l->kind != LAUNCH_adam && !product)
+    if (l->kind != LAUNCH_group && l->kind != LAUNCH_sgd && l->kind != LAUNCH_adam &&
+        l->kind != LAUNCH_adam8 && !product)
         return false;
     if (l->kind == LAUNCH_group) {
         const struct plan_group *g = &p->groups.at[l->group.i];
@@ -92,8 +93,7 @@ static bool update_in_place(struct update_state *s, val_id target, val_id next) 
     return true;
 }
 
-/* Apply the renames and renumber so that temps which no launch names vanish. */
-static void drop_unused(struct cg *c, const uint32_t *rename, uint32_t nrename) {
+void drop_unused(struct cg *c, const uint32_t *rename, uint32_t nrename) {
     struct plan *p = c->p;
     uint32_t *to = ARENA_ARRAY(c->scratch, uint32_t, p->buffers.n), n = 1;
     bool *used = ARENA_ARRAY(c->scratch, bool, p->buffers.n);

@@ -199,11 +199,12 @@ bool scalar_const(const struct graph *g, val_id v, double *x, int64_t *ix);
 
 /* ---- products (fold_products.c)
  * --------------------------------------------------------------------
- * What one launch computes: scale * a b + bias + residual, in the type of `result`. */
+ * What one launch computes: scale * a b + bias + residual, or GELU of it, in the type of `result`.
+ */
 struct product {
-    uint32_t nodes[8], n; /* from the matmul to the node of `result`, ascending */
+    uint32_t nodes[10], n; /* from the matmul to the node of `result`, ascending */
     val_id result, bias, residual;
-    bool scaled;
+    bool scaled, gelu;
     double scale;
 };
 /* Find the products that take over what follows them; marks what this needs in memory. */
@@ -211,6 +212,8 @@ void fold_products(struct cg *c);
 
 /* ---- fusion, layout, views, launches
  * --------------------------------------------------------------- */
+/* quantize and dequantize as ordinary ops (quantize.c); ids change when there are any. */
+void expand_quantize(struct graph *g);
 void fuse(struct cg *c);          /* fuse.c: lazy nodes and units */
 void choose_places(struct cg *c); /* layout.c */
 /* The units whose results node n reads, through movement and lazy nodes; may repeat. Marks nodes
@@ -246,12 +249,20 @@ enum status value_view(struct cg *c, node_id n, val_id v, enum need need, struct
 struct plan_launch *launch_add(struct cg *c, enum launch_kind kind, const struct plan_view *in,
                                uint32_t nin, const struct plan_view *out, uint32_t nout,
                                str_id origin);
+/* A launch of node n alone: its operands and results in their order, then an optimizer's factor of
+ * the gradient. None where all results are empty. */
+enum status launch_node(struct cg *c, node_id n, enum launch_kind kind);
+enum status launch_adam8(struct cg *c, node_id n); /* lower_adam8.c */
 void launch_attrs(struct cg *c, struct plan_launch *l, node_id n);
 str_id unit_origin(struct cg *c, const uint32_t *nodes, uint32_t n);
 
 /* After all launches exist (inplace.c, memory.c). */
 enum status apply_updates(struct cg *c);
 void join_optimizers(struct cg *c); /* join.c */
+/* Apply the renames (of buffers below nrename) and renumber so that temps which no launch names
+ * vanish. */
+void drop_unused(struct cg *c, const uint32_t *rename, uint32_t nrename);
+void overwrite_parts(struct cg *c); /* overwrite.c */
 void share_in_place(struct cg *c);
 void join_casts(struct cg *c); /* join.c */
 void find_lifetimes(struct plan *p);

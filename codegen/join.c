@@ -24,7 +24,7 @@ static bool same_scalar(const struct plan_view *a, const struct plan_view *b) {
 }
 
 static bool can_join(const struct plan *p, const struct plan_launch *l) {
-    if (l->kind != LAUNCH_adam && l->kind != LAUNCH_sgd) return false;
+    if (l->kind != LAUNCH_adam && l->kind != LAUNCH_sgd && l->kind != LAUNCH_adam8) return false;
     for (uint32_t j = 0; j < l->nout; j++) {
         if (p->buffers.at[l->out[j].buffer.i].kind == BUF_TEMP) return false;
     }
@@ -34,6 +34,8 @@ static bool can_join(const struct plan *p, const struct plan_launch *l) {
 static bool alike(const struct plan_launch *a, const struct plan_launch *b) {
     uint32_t lr = plan_optimizer(a).lr;
     if (a->kind != b->kind || a->nin != b->nin || a->in[0].dtype != b->in[0].dtype) return false;
+    for (uint32_t k = 2; k < lr; k++)
+        if (a->in[k].dtype != b->in[k].dtype) return false;
     for (uint32_t k = lr; k < a->nin; k++)
         if (!same_scalar(&a->in[k], &b->in[k])) return false;
     return same_attrs(a, b);

@@ -165,6 +165,7 @@ static bool result_fits(const struct cg *c, val_id v, const struct plan_view *vi
     node_id n = val_def(c->g, v);
     int k = (int)(v.i - node_out(c->g, n, 0).i);
     const struct product *p = c->nodes[n.i].product;
+    if (p && p->gelu) return false;
     if (p) {
         bool rows = view->dims[view->rank - 1] == 1 || view->strides[view->rank - 1] == 1;
         return view_matrix_ok(view) && (rows || (!p->bias.i && !p->residual.i));

@@ -83,7 +83,7 @@ static bool is_gradient(const struct cg *c, val_id v, int depth) {
     for (uint32_t u = c->uses.first[v.i]; u < c->uses.first[v.i + 1]; u++) {
         node_id user = c->uses.user[u];
         enum op op = (enum op)graph_node(c->g, user)->op;
-        if (op == OP_adam || op == OP_sgd) return true;
+        if (op == OP_adam || op == OP_adam8 || op == OP_sgd) return true;
         if (depth > 0 && (op == OP_cast || op == OP_mul) &&
             is_gradient(c, node_out(c->g, user, 0), depth - 1))
             return true;
@@ -133,7 +133,7 @@ static bool scaled(const struct graph *g, val_id v, val_id *x, val_id *scale) {
 val_id optimizer_gradient(const struct graph *g, node_id n, val_id *scale) {
     enum op op = (enum op)graph_node(g, n)->op;
     *scale = VAL_NONE;
-    if (op != OP_sgd && op != OP_adam) return VAL_NONE;
+    if (op != OP_sgd && op != OP_adam && op != OP_adam8) return VAL_NONE;
     val_id v = node_in(g, n, 1), x, factor;
     if (scaled(g, v, &x, &factor)) v = x, *scale = factor;
     if (val_op(g, v) == OP_cast && val_type(g, v)->dtype == DT_f32) {
@@ -246,7 +246,7 @@ enum status operand_view(struct cg *c, node_id n, int k, struct plan_view *out) 
     return value_view(c, n, node_in(c->g, n, k), operand_need(c->g, n, k), out);
 }
 
-static enum status emit_launch(struct cg *c, node_id n, enum launch_kind kind) {
+enum status launch_node(struct cg *c, node_id n, enum launch_kind kind) {
     const struct node *node = graph_node(c->g, n);
     uint32_t nin = node->nin, nout = node->nout;
     struct plan_view *in = ARENA_ARRAY(c->scratch, struct plan_view, nin + 1);
@@ -273,20 +273,20 @@ static enum status emit_launch(struct cg *c, node_id n, enum launch_kind kind) {
 
 static enum status launch_same(struct cg *c, node_id n) {
     switch ((enum op)graph_node(c->g, n)->op) {
-    case OP_conv: return emit_launch(c, n, LAUNCH_conv);
-    case OP_conv_input_grad: return emit_launch(c, n, LAUNCH_conv_input_grad);
-    case OP_conv_weight_grad: return emit_launch(c, n, LAUNCH_conv_weight_grad);
-    case OP_max_pool: return emit_launch(c, n, LAUNCH_max_pool);
-    case OP_argmax: return emit_launch(c, n, LAUNCH_argmax);
-    case OP_cumsum: return emit_launch(c, n, LAUNCH_cumsum);
-    case OP_gather: return emit_launch(c, n, LAUNCH_gather);
-    case OP_gather_elements: return emit_launch(c, n, LAUNCH_gather_elements);
-    case OP_scatter_rows: return emit_launch(c, n, LAUNCH_scatter_rows);
-    case OP_scatter_elements: return emit_launch(c, n, LAUNCH_scatter_elements);
-    case OP_cross_entropy: return emit_launch(c, n, LAUNCH_cross_entropy);
-    case OP_sum_squares: return emit_launch(c, n, LAUNCH_sum_squares);
-    case OP_sgd: return emit_launch(c, n, LAUNCH_sgd);
-    case OP_adam: return emit_launch(c, n, LAUNCH_adam);
+    case OP_conv: return launch_node(c, n, LAUNCH_conv);
+    case OP_conv_input_grad: return launch_node(c, n, LAUNCH_conv_input_grad);
+    case OP_conv_weight_grad: return launch_node(c, n, LAUNCH_conv_weight_grad);
+    case OP_max_pool: return launch_node(c, n, LAUNCH_max_pool);
+    case OP_argmax: return launch_node(c, n, LAUNCH_argmax);
+    case OP_cumsum: return launch_node(c, n, LAUNCH_cumsum);
+    case OP_gather: return launch_node(c, n, LAUNCH_gather);
+    case OP_gather_elements: return launch_node(c, n, LAUNCH_gather_elements);
+    case OP_scatter_rows: return launch_node(c, n, LAUNCH_scatter_rows);
+    case OP_scatter_elements: return launch_node(c, n, LAUNCH_scatter_elements);
+    case OP_cross_entropy: return launch_node(c, n, LAUNCH_cross_entropy);
+    case OP_sum_squares: return launch_node(c, n, LAUNCH_sum_squares);
+    case OP_sgd: return launch_node(c, n, LAUNCH_sgd);
+    case OP_adam: return launch_node(c, n, LAUNCH_adam);
     default: return ST_INTERNAL;
     }
 }
@@ -299,12 +299,13 @@ const struct lowering lower_scatter = {.cls = CLASS_LAUNCH, .launch = launch_sam
 const struct lowering lower_cross_entropy = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_sum_squares = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_optimizer = {.cls = CLASS_LAUNCH, .launch = launch_same};
+const struct lowering lower_adam8 = {.cls = CLASS_LAUNCH, .launch = launch_adam8};
 
 /* The mask is repeated to [B,H,T,S] by strides of 0. */
 static enum status launch_attention(struct cg *c, node_id n) {
     bool grad = graph_node(c->g, n)->op == OP_attention_grad;
     int mask = grad ? 6 : 3;
-    TRY(emit_launch(c, n, grad ? LAUNCH_attention_grad : LAUNCH_attention));
+    TRY(launch_node(c, n, grad ? LAUNCH_attention_grad : LAUNCH_attention));
     struct plan_launch *l = &c->p->launches.at[c->p->launches.n - 1];
     if (graph_node(c->g, n)->nin <= mask || l->nin <= (uint32_t)mask) return ST_OK;
     struct plan_view m = l->in[mask], wide = m;

@@ -52,6 +52,13 @@ static bool fold_batch(struct plan_view *a, struct plan_view *b, struct plan_vie
     return true;
 }
 
+/* What the launch reads and writes, first in the shapes of the graph. */
+struct product_views {
+    struct plan_view in[4], out;
+    uint32_t nin;
+    int residual; /* in[residual]; 0: none */
+};
+
 static enum status converted(struct cg *c, node_id n, int k, enum dtype t, struct plan_view *out) {
     val_id v = node_in(c->g, n, k);
     struct type type = *val_type(c->g, v);
@@ -62,43 +69,60 @@ static enum status converted(struct cg *c, node_id n, int k, enum dtype t, struc
 }
 
 /* ---- what is folded in ---------------------------------------------------------------------- */
-/* Views of bias and residual behind in[*nin]. */
-static enum status folded_views(struct cg *c, node_id n, const struct product *p,
-                                struct plan_view *in, uint32_t *nin) {
+/* Operands of a product with GELU: rows that are one axis, lines aligned. */
+static enum status aligned_operand(struct cg *c, node_id n, val_id v, struct plan_view *view) {
+    enum { ELEMS = 8 };
+    bool ok = view->offset % ELEMS == 0;
+    for (int d = 0; d < view->rank; d++)
+        ok &= view->dims[d] == 1 || view->strides[d] == 1 || view->strides[d] % ELEMS == 0;
+    if (ok && (view->rank == 2 || view_contiguous(view))) return ST_OK;
+    return value_view(c, n, v, NEED_DENSE, view);
+}
+
+static enum status bias_view(struct cg *c, node_id n, val_id bias, struct plan_view *b) {
     enum { BIAS_ALIGN = 16 };
-    if (p->bias.i) {
-        struct plan_view *b = &in[(*nin)++];
-        TRY(value_view(c, n, p->bias, NEED_DENSE, b));
-        int64_t count = view_count(b);
-        if (b->offset * (int64_t)dtype_size(b->dtype) % BIAS_ALIGN) { /* a part of a buffer */
-            struct type row = {.dtype = b->dtype, .rank = 1, .dims = {count}};
-            struct plan_view from = *b;
-            from.rank = 1, from.dims[0] = count, from.strides[0] = 1;
-            *b = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &row));
-            TRY(group_convert(c, &from, b, unit_origin(c, &n.i, 1)));
-        }
-        b->rank = 1, b->dims[0] = count, b->strides[0] = 1;
+    TRY(value_view(c, n, bias, NEED_DENSE, b));
+    int64_t count = view_count(b);
+    if (b->offset * (int64_t)dtype_size(b->dtype) % BIAS_ALIGN) { /* a part of a buffer */
+        struct type row = {.dtype = b->dtype, .rank = 1, .dims = {count}};
+        struct plan_view from = *b;
+        from.rank = 1, from.dims[0] = count, from.strides[0] = 1;
+        *b = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &row));
+        TRY(group_convert(c, &from, b, unit_origin(c, &n.i, 1)));
     }
+    b->rank = 1, b->dims[0] = count, b->strides[0] = 1;
+    return ST_OK;
+}
+
+/* Operands and results beside a, b and the product. */
+static enum status folded_views(struct cg *c, node_id n, const struct product *p,
+                                struct product_views *w) {
+    if (p->bias.i) TRY(bias_view(c, n, p->bias, &w->in[w->nin++]));
     if (p->residual.i) {
-        struct plan_view *r = &in[(*nin)++];
+        struct plan_view *r = &w->in[w->residual = (int)w->nin++];
         TRY(value_view(c, n, p->residual, NEED_MATRIX, r));
         if (r->dims[r->rank - 1] != 1 && r->strides[r->rank - 1] != 1) /* columns */
             TRY(value_view(c, n, p->residual, NEED_DENSE, r));
     }
+    for (int k = 0; k < 2 && p->gelu; k++)
+        TRY(aligned_operand(c, n, node_in(c->g, n, k), &w->in[k]));
     return ST_OK;
 }
 
 static void folded_attrs(struct cg *c, struct plan_launch *l, const struct product *p) {
-    struct attr *at = ARENA_ARRAY(&c->p->arena, struct attr, 4);
+    struct attr *at = ARENA_ARRAY(&c->p->arena, struct attr, 5);
     int n = 0;
     if (p->scaled) at[n++] = (struct attr){.key = ATTR_scale, .f = p->scale};
     if (p->bias.i) at[n++] = (struct attr){.key = ATTR_bias, .i = true};
     if (p->residual.i) at[n++] = (struct attr){.key = ATTR_residual, .i = true};
+    if (p->gelu) at[n++] = (struct attr){.key = ATTR_gelu, .i = true};
     if (c->o->tf32 && l->in[0].dtype == DT_f32)
         at[n++] = (struct attr){.key = ATTR_tf32, .i = true};
     l->attrs = at;
     l->nattrs = n;
 }
+
+static const double gelu_flops = 5; /* as the cost of the op */
 
 static struct cost folded_cost(const struct cg *c, node_id n, const struct product *p) {
     struct cost k = node_cost(c->g, n);
@@ -111,8 +135,21 @@ static struct cost folded_cost(const struct cg *c, node_id n, const struct produ
         k.bytes_read += (double)type_bytes(val_type(c->g, more[i]));
     }
     k.flops += p->scaled ? count : 0;
+    k.flops += p->gelu ? gelu_flops * count : 0;
     k.bytes_written = (double)type_bytes(y);
     return k;
+}
+
+/* Batch axes that b does not have become rows. */
+static void fold_batches(struct product_views *w) {
+    while (w->out.rank > 2) {
+        struct product_views next = *w;
+        struct plan_view *r = w->residual ? &next.in[w->residual] : NULL;
+        if (!fold_batch(&next.in[0], &next.in[1], &next.out, r)) return;
+        if (!view_matrix_ok(&next.in[0]) || !view_matrix_ok(&next.out) || (r && !view_matrix_ok(r)))
+            return;
+        *w = next;
+    }
 }
 
 static enum status launch_matmul(struct cg *c, node_id n) {
@@ -121,31 +158,25 @@ static enum status launch_matmul(struct cg *c, node_id n) {
     const struct product *p = c->nodes[n.i].product ? c->nodes[n.i].product : &alone;
     enum dtype t = val_type(g, node_out(g, n, 0))->dtype;
     enum dtype work = dtype_is_float(t) ? t : DT_f64;
-    struct plan_view in[4], out = result_view(c, p->result), result = out;
+    struct product_views w = {.nin = 2};
+    struct plan_view out = result_view(c, p->result);
     str_id origin = unit_origin(c, p->nodes, p->n);
-    uint32_t nin = 2;
     if (view_count(&out) == 0) return ST_OK;
-    for (int k = 0; k < 2; k++) TRY(converted(c, n, k, work, &in[k]));
-    TRY(folded_views(c, n, p, in, &nin));
+    for (int k = 0; k < 2; k++) TRY(converted(c, n, k, work, &w.in[k]));
+    TRY(folded_views(c, n, p, &w));
+    w.out = out;
     if (work != t) {
         struct type type = *val_type(g, p->result);
         type.dtype = work;
-        result = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &type));
+        w.out = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &type));
     }
-    struct plan_view wide = result;
-    if (attr_bool(g, n, ATTR_trans_a)) swap_last(&in[0]);
-    if (attr_bool(g, n, ATTR_trans_b)) swap_last(&in[1]);
-    align_batch(&in[0], &wide);
-    align_batch(&in[1], &wide);
-    struct plan_view *residual = p->residual.i ? &in[nin - 1] : NULL;
-    while (wide.rank > 2) {
-        struct plan_view a = in[0], b = in[1], o = wide, r = residual ? *residual : o;
-        if (!fold_batch(&a, &b, &o, residual ? &r : NULL)) break;
-        if (!view_matrix_ok(&a) || !view_matrix_ok(&o) || !view_matrix_ok(&r)) break;
-        in[0] = a, in[1] = b, wide = o;
-        if (residual) *residual = r;
-    }
-    struct plan_launch *l = launch_add(c, LAUNCH_matmul, in, nin, &wide, 1, origin);
+    struct plan_view result = w.out;
+    if (attr_bool(g, n, ATTR_trans_a)) swap_last(&w.in[0]);
+    if (attr_bool(g, n, ATTR_trans_b)) swap_last(&w.in[1]);
+    align_batch(&w.in[0], &result);
+    align_batch(&w.in[1], &result);
+    fold_batches(&w);
+    struct plan_launch *l = launch_add(c, LAUNCH_matmul, w.in, w.nin, &w.out, 1, origin);
     folded_attrs(c, l, p);
     l->cost = folded_cost(c, n, p);
     if (work == t) return ST_OK;

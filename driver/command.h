@@ -44,6 +44,7 @@ int cmd_ops(int argc, char **argv);
 int cmd_recipes(int argc, char **argv);
 int cmd_devices(int argc, char **argv);
 int cmd_compile(int argc, char **argv);
+int cmd_quantize(int argc, char **argv);
 extern const struct command commands[];
 extern const int command_count;
 const struct command *command_named(const char *name);

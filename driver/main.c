@@ -15,6 +15,7 @@ const struct command commands[] = {
     {"compile", "MODEL.onnx -o FILE [--arch sm_90a] [options]", "The GPU kernels of a training step ahead of time; no GPU needed.", cmd_compile},
     {"dump",    "MODEL.onnx [--after PASS|all] [--stage graph|plan]", "The graph or plan as text.", cmd_dump},
     {"opt",     "FILE.lir|- --passes a,b,c", "Run passes on a graph in text form.", cmd_opt},
+    {"quantize", "X.npy [--format F] [--scope S] [--expand] [-o OUT.npz]", "An array as 8-bit codes and scales, and what that costs in accuracy.", cmd_quantize},
     {"passes",  "[show NAME]", "The passes, in order.", cmd_passes},
     {"ops",     "[show NAME]", "The ops of the graph IR.", cmd_ops},
     {"recipes", "[show NAME]", "The built-in recipes.", cmd_recipes},

@@ -51,6 +51,8 @@ struct lathe_trainer {
     void **views;              /* per buffer, NULL until asked for */
     int64_t step;              /* updates done */
     int64_t micro, accumulate; /* micro-batches since the last update; per update */
+    int64_t skipped;           /* steps left out because their gradients were not finite */
+    int64_t skipped_now;       /* of these, the last ones without another between them */
     float *lr;                 /* the plan's input buffers, NULL when the plan has none */
     int64_t *seed;
     uint64_t seed_base;

@@ -134,11 +134,11 @@ static enum status save_tensors(struct run *r) {
     uint32_t n = kept_tensors(r, &list, &ids);
     for (uint32_t i = 0; i < n; i++)
         TRY(backend_view(&r->trainer->exec, ids[i], &r->arena, &list[i].at));
-    const char *state =
-        arena_printf(&r->arena,
-                     "{\"step\": %" PRId64 ", \"seed\": %" PRIu64 ", \"batch\": %" PRId64
-                     ", \"accumulate\": %" PRId64 "}",
-                     r->trainer->step, r->a->train.seed, r->batch, r->options.accumulate);
+    const char *state = arena_printf(
+        &r->arena,
+        "{\"step\": %" PRId64 ", \"seed\": %" PRIu64 ", \"batch\": %" PRId64
+        ", \"accumulate\": %" PRId64 ", \"skipped\": %" PRId64 "}",
+        r->trainer->step, r->a->train.seed, r->batch, r->options.accumulate, r->trainer->skipped);
     return checkpoint_save(&r->arena, r->path, r->trainer->step, list, n, state, (int)r->a->keep);
 }
 
@@ -167,6 +167,7 @@ static void compare_state(struct run *r, const char *state) {
                          "data is another one from here on",
                          facts[i].name, (long long)json_integer_value(x), (long long)facts[i].now);
     }
+    r->trainer->skipped = (int64_t)json_integer_value(json_object_get(saved, "skipped"));
     json_decref(saved);
 }
 
@@ -269,8 +270,10 @@ static enum status log_step(struct run *r, const lathe_step *s, double lr, doubl
         {"ms", ms, false},
         {strcmp(unit, "tokens") == 0 ? "tokens_per_s" : "samples_per_s", rate, false},
         {"memory_bytes", (double)backend_bytes(&r->trainer->exec), true},
+        {"skipped", (double)r->trainer->skipped, true},
     };
-    return run_dir_log(r->dir, s->step, m, (int)(sizeof m / sizeof m[0]));
+    int n = (int)(sizeof m / sizeof m[0]);
+    return run_dir_log(r->dir, s->step, m, r->trainer->recipe.skip_nonfinite ? n : n - 1);
 }
 
 static enum status evaluate(struct run *r) {

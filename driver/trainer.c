@@ -104,6 +104,22 @@ static void set_seed(lathe_trainer *t) {
     if (t->seed) *t->seed = (int64_t)hash_combine(t->seed_base, batch);
 }
 
+/* Whether a step with gradients that are not finite may be left out: the recipe says so, the update
+ * is not the sum of several, and it does not look as if nothing else would come. */
+static bool may_skip(const lathe_trainer *t) {
+    enum { SKIPPED_MAX = 100 };
+    return t->recipe.skip_nonfinite && t->accumulate == 1 && t->skipped_now < SKIPPED_MAX;
+}
+
+/* Weights and states stay as they are, the count of Adam's steps among them; data goes on. */
+static void skip(lathe_trainer *t, const lathe_step *result) {
+    t->skipped++;
+    t->skipped_now++;
+    diag_warning(&t->model->owner->ctx, "",
+                 "the gradient norm of step %lld is not finite; the step is left out (%lld so far)",
+                 (long long)result->step, (long long)t->skipped);
+}
+
 enum status trainer_step(lathe_trainer *t, lathe_step *result) {
     set_seed(t);
     TRY(backend_run(&t->exec, 0, t->plan->first_update, false));
@@ -111,8 +127,14 @@ enum status trainer_step(lathe_trainer *t, lathe_step *result) {
     result->grad_norm = dtype_load(DT_f32, t->grad_norm);
     result->step = t->step + 1;
     if (!isfinite(result->loss)) return explain_nonfinite(t, "loss");
-    if (!isfinite(result->grad_norm)) return explain_nonfinite(t, "gradient norm");
-    TRY(backend_run(&t->exec, t->plan->first_update, t->plan->launches.n, false));
+    if (isfinite(result->grad_norm)) {
+        TRY(backend_run(&t->exec, t->plan->first_update, t->plan->launches.n, false));
+        t->skipped_now = 0;
+    } else if (may_skip(t)) {
+        skip(t, result);
+    } else {
+        return explain_nonfinite(t, "gradient norm");
+    }
     if (++t->micro == t->accumulate) {
         t->micro = 0;
         t->step++;

@@ -11,7 +11,8 @@
 enum status trainer_init(lathe_trainer *t, lathe_model *m, const lathe_train_options *options,
                          const struct train_options *train) MUST_USE;
 void trainer_release(lathe_trainer *t);
-/* One step; ST_NONFINITE before anything is updated, naming the first op with a non-finite result.
+/* One step, which a recipe may leave out when its gradients are not finite; ST_NONFINITE before
+ * anything is updated, naming the first op with a non-finite result.
  */
 enum status trainer_step(lathe_trainer *t, lathe_step *result) MUST_USE;
 enum status trainer_loss(lathe_trainer *t, double *loss) MUST_USE;

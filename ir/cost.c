@@ -46,6 +46,7 @@ static double cost_ew(const struct graph *g, node_id n) {
     case OP_clip: per = 2; break;
     case OP_sgd: per = 6; break;
     case OP_adam: per = 14; break;
+    case OP_adam8: per = 60; break;
     default: break;
     }
     return per * count(g, node_out(g, n, 0));

@@ -263,6 +263,12 @@ static enum status check_rate(struct infer *x, enum attr_key k) {
     return infer_fail(x, ST_USAGE, "'%s' must be between 0 and 1, found %g", attr_name(k), f);
 }
 
+static enum status check_adam(struct infer *x) {
+    TRY(check_rate(x, ATTR_beta1));
+    TRY(check_rate(x, ATTR_beta2));
+    return infer_number(x, ATTR_eps, 0.0);
+}
+
 enum status infer_optimizer(struct infer *x) { /* (w, g, buffers.., lr, step) */
     int buffers = x->nin - 4;
     struct type lr = type_scalar(DT_f32), step = type_scalar(DT_i64);
@@ -273,13 +279,53 @@ enum status infer_optimizer(struct infer *x) { /* (w, g, buffers.., lr, step) */
     TRY(infer_want_type(x, x->nin - 1, &step, "the step number"));
     TRY(infer_number(x, ATTR_weight_decay, 0.0));
     if (x->op == OP_adam) {
-        TRY(check_rate(x, ATTR_beta1));
-        TRY(check_rate(x, ATTR_beta2));
-        TRY(infer_number(x, ATTR_eps, 0.0));
+        TRY(check_adam(x));
     } else {
         TRY(infer_number(x, ATTR_momentum, 0.0));
         TRY(infer_number(x, ATTR_dampening, 0.0));
     }
     for (int i = 0; i <= buffers; i++) x->out[i] = x->in[0];
+    return ST_OK;
+}
+
+/* One state of adam8: operand `at` and the two behind it. */
+static enum status check_small_state(struct infer *x, int at, const char *what,
+                                     enum attr_key range) {
+    int64_t group = x->attrs[ATTR_group].i, n = type_count(&x->in[0]);
+    struct type codes = x->in[0], amax = {.dtype = DT_f32, .rank = 1};
+    enum dtype t = x->in[at].dtype;
+    double r = x->attrs[range].f;
+    if (t == DT_e4m3 || t == DT_e5m2) {
+        codes.dtype = t;
+        amax.dims[0] = n / group + (n % group != 0);
+    }
+    struct type k = amax;
+    k.dtype = DT_u8;
+    TRY(infer_want_type(x, at, &codes, what));
+    TRY(infer_want_type(x, at + 1, &amax, "its scales"));
+    TRY(infer_want_type(x, at + 2, &k, "its exponents"));
+    if (r == 0.0 || (isfinite(r) && r >= 2.0)) return ST_OK;
+    return infer_fail(x, ST_USAGE, "'%s' must be 0 or at least 2, found %g", attr_name(range), r);
+}
+
+/* (w, g, m, m_amax, m_k, v, v_amax, v_k, lr, step) */
+enum status infer_adam8(struct infer *x) {
+    struct type lr = type_scalar(DT_f32), step = type_scalar(DT_i64), w = x->in[0];
+    int64_t group = x->attrs[ATTR_group].i;
+    w.dtype = DT_f32;
+    TRY(infer_want_type(x, 0, &w, "the weight"));
+    TRY(infer_want_type(x, 1, &w, "the gradient"));
+    if (type_count(&w) < 0) return infer_fail(x, ST_SHAPE, "the weight's size must be known");
+    if (group != 32 && group != 64 && group != 128 && group != 256)
+        return infer_fail(x, ST_USAGE, "'group' must be 32, 64, 128 or 256, found %lld",
+                          (long long)group);
+    TRY(check_small_state(x, 2, "m", ATTR_m_range));
+    TRY(check_small_state(x, 5, "v", ATTR_v_range));
+    TRY(infer_want_type(x, 8, &lr, "the learning rate"));
+    TRY(infer_want_type(x, 9, &step, "the step number"));
+    TRY(infer_number(x, ATTR_weight_decay, 0.0));
+    TRY(check_adam(x));
+    x->out[0] = w;
+    for (int i = 1; i < 7; i++) x->out[i] = x->in[i + 1];
     return ST_OK;
 }

@@ -25,6 +25,7 @@ const char *launch_name(enum launch_kind k) {
         [LAUNCH_cast] = "cast",
         [LAUNCH_sgd] = "sgd",
         [LAUNCH_adam] = "adam",
+        [LAUNCH_adam8] = "adam8",
     };
     return k < LAUNCH_COUNT ? names[k] : "none";
 }

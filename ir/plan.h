@@ -132,8 +132,10 @@ struct plan_group {
  *                     result's type, added to every row; attr residual = true: last operand, of the result's
  *                     shape, type and row order; the result may alias it. With either, rows of the result are
  *                     contiguous and K > 0. attr add = true accumulates into the result. attr tf32 = true: the
- *                     GPU may round f32 operands to TF32. What the lowering folds into a launch (nothing in the
- *                     reference mode), each value in between having no other use:
+ *                     GPU may round f32 operands to TF32. attr gelu = true, for bf16 or f16 -> the same, rank 2, N
+ *                     and K multiples of 8, lines of all three 16-byte aligned, neither residual nor add: the
+ *                     result is GELU, tanh form, of the sum, which is not rounded before. What the lowering folds
+ *                     into a launch (nothing in the reference mode), each value in between having no other use:
  *                       mul(p, scalar const)          scale
  *                       add(p, row [N])               bias, where the sum has to be in memory
  *                       add(p, r)                     residual, where the sum has to be in memory or has several
@@ -141,6 +143,7 @@ struct plan_group {
  *                       add(p, q), p and q products   residual, in place of q: accumulates
  *                       cast_f32(p), p bf16 or f16    f32 result, where it has to be in memory
  *                       cast_bf16(.. cast_f32(p) ..)  the forms above, computed in f32 and rounded once
+ *                       gelu(p), p of the forms above gelu, but for a residual
  *   conv, conv_input_grad, conv_weight_grad   contiguous; attrs as in ops.def; 1 to 3 spatial axes
  *   max_pool          x contiguous -> y, index contiguous
  *   argmax, cumsum    contiguous, attr axis
@@ -156,6 +159,9 @@ struct plan_group {
  *                     lr, step -> the new w and buf or m, v of each; contiguous; g may be f16 or bf16 where w
  *                     is f32; results may alias the operands that they replace; one more operand (f32 scalar),
  *                     if present, multiplies the gradients first
+ *   adam8             w, g, m, its amax and k, v, its amax and k of each parameter in turn (attr count), then lr,
+ *                     step, the tables of m and v (f32: struct expand_table; of an f32 state: any) -> the new w,
+ *                     m, .., v's k of each; otherwise as adam. Codes, amax and k have the same bits everywhere
  * attrs hold every attribute of the op but shapes, defaults filled in. Launches whose results are all empty are
  * left out. Sums over batch or space in fixed order: results do not depend on the number of threads. */
 // clang-format on
@@ -179,6 +185,7 @@ enum launch_kind {
     LAUNCH_cast,
     LAUNCH_sgd,
     LAUNCH_adam,
+    LAUNCH_adam8,
     LAUNCH_COUNT
 };
 const char *launch_name(enum launch_kind k);

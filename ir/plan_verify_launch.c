@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* plan_verify_launch.c - what each launch kind demands: operand counts, layouts, element types, and
  * the form of group programs. */
+#include "base/expand.h"
 #include "ir/plan_verify.h"
 #include "ir/plan_work.h"
 
@@ -29,6 +30,7 @@ static const struct kind_rule rules[LAUNCH_COUNT] = {
     [LAUNCH_cast] = {1, 255, 0, 0, 0}, /* check_casts */
     [LAUNCH_sgd] = {5, 255, 0, 0, 0},  /* check_optimizer */
     [LAUNCH_adam] = {6, 255, 0, 0, 0},
+    [LAUNCH_adam8] = {12, 255, 0, 0, 0}, /* check_adam8 */
 };
 
 /* ---- matrices ------------------------------------------------------------------------------ */
@@ -45,6 +47,33 @@ static bool by_rows(const struct plan_view *v) {
     return v->dims[v->rank - 1] == 1 || v->strides[v->rank - 1] == 1;
 }
 
+static bool same_shape(const struct plan_view *a, const struct plan_view *b) {
+    bool same = a->rank == b->rank && a->dtype == b->dtype;
+    for (int d = 0; same && d < b->rank; d++) same = a->dims[d] == b->dims[d];
+    return same;
+}
+
+/* A matrix whose lines start where the epilogues of a GPU's library want them. */
+static bool aligned(const struct plan_view *v) {
+    enum { ELEMS = 8 };
+    bool ok = v->rank == 2 && v->offset % ELEMS == 0;
+    for (int d = 0; ok && d < 2; d++)
+        ok = v->dims[d] <= 1 || v->strides[d] == 1 || v->strides[d] % ELEMS == 0;
+    return ok;
+}
+
+/* GELU of a product. */
+static void check_gelu(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct plan_view *y = &l->out[0], *a = &l->in[0];
+    bool low = y->dtype == DT_bf16 || y->dtype == DT_f16;
+    if (!launch_int(l, ATTR_gelu, 0)) return;
+    if (!low || y->dtype != a->dtype || !aligned(a) || !aligned(&l->in[1]) || !aligned(y) ||
+        !by_rows(y) || y->dims[1] == 0 || y->dims[1] % 8 || a->dims[1] == 0 || a->dims[1] % 8)
+        plan_fault(v, "launch %u: element type, size or layout of a matmul with gelu", k);
+    if (launch_int(l, ATTR_residual, 0) || launch_int(l, ATTR_add, 0))
+        plan_fault(v, "launch %u: gelu of a matmul that is added to something", k);
+}
+
 /* Bias and residual of a product. */
 static void check_addends(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
     const struct plan_view *y = &l->out[0], *add = &l->in[2];
@@ -53,6 +82,7 @@ static void check_addends(struct plan_check *v, uint32_t k, const struct plan_la
         plan_fault(v, "launch %u: %u operands of a matmul", k, l->nin);
         return;
     }
+    check_gelu(v, k, l);
     if (!bias && !residual) return;
     if (!by_rows(y) || l->in[0].dims[y->rank - 1] == 0)
         plan_fault(v, "launch %u: a result that is added to needs rows and K > 0", k);
@@ -61,9 +91,7 @@ static void check_addends(struct plan_check *v, uint32_t k, const struct plan_la
         plan_fault(v, "launch %u: bias of a matmul", k);
     if (!residual) return;
     add += bias;
-    bool fits = add->rank == y->rank && add->dtype == y->dtype;
-    for (int d = 0; fits && d < y->rank; d++) fits = add->dims[d] == y->dims[d];
-    if (!fits || !matrix_ok(add) || !by_rows(add))
+    if (!same_shape(add, y) || !matrix_ok(add) || !by_rows(add))
         plan_fault(v, "launch %u: residual of a matmul", k);
 }
 
@@ -140,6 +168,44 @@ static void check_optimizer(struct plan_check *v, uint32_t k, const struct plan_
     }
     for (uint32_t j = f.lr; j < l->nin; j++)
         if (view_count(&l->in[j]) != 1) plan_fault(v, "launch %u (%s): operand %u", k, name, j);
+}
+
+/* A state of adam8: v[0] codes, v[1] scales, v[2] exponents. */
+static bool small_state_ok(const struct plan_view *v, int64_t n, int64_t group) {
+    bool codes = v->dtype == DT_e4m3 || v->dtype == DT_e5m2;
+    int64_t groups = codes ? n / group + (n % group != 0) : 0;
+    return (codes || v->dtype == DT_f32) && view_count(v) == n && v[1].dtype == DT_f32 &&
+           view_count(&v[1]) == groups && v[2].dtype == DT_u8 && view_count(&v[2]) == groups;
+}
+
+static void check_adam8(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    struct optimizer_form f = plan_optimizer(l);
+    int64_t group = launch_int(l, ATTR_group, 0);
+    if (f.count < 1 || f.count > l->nin / f.each || l->nout != f.count * f.kept ||
+        (l->nin != f.factor && l->nin != f.factor + 1) ||
+        (group != 32 && group != 64 && group != 128 && group != 256)) {
+        plan_fault(v, "launch %u (adam8): %u operands, %u results for %lld parameters", k, l->nin,
+                   l->nout, (long long)launch_int(l, ATTR_count, 1));
+        return;
+    }
+    for (uint32_t p = 0; p < f.count; p++) {
+        const struct plan_view *in = &l->in[p * f.each], *out = &l->out[p * f.kept];
+        int64_t n = view_count(&in[0]);
+        bool ok = in[0].dtype == DT_f32 && view_count(&in[1]) == n &&
+                  (in[1].dtype == DT_f32 || small_float(in[1].dtype)) && out[0].dtype == DT_f32 &&
+                  view_count(&out[0]) == n && small_state_ok(&in[2], n, group) &&
+                  small_state_ok(&in[5], n, group);
+        for (uint32_t j = 1; j < f.kept; j++)
+            ok &= out[j].dtype == in[j + 1].dtype && view_count(&out[j]) == view_count(&in[j + 1]);
+        ok &= in[2].dtype == l->in[2].dtype && in[5].dtype == l->in[5].dtype;
+        if (!ok) plan_fault(v, "launch %u (adam8): element types or sizes of parameter %u", k, p);
+    }
+    for (uint32_t j = f.lr; j < l->nin; j++) {
+        bool table = j == f.lr + 2 || j == f.lr + 3;
+        if (view_count(&l->in[j]) != (table ? EXPAND_FLOATS : 1) ||
+            (table && l->in[j].dtype != DT_f32))
+            plan_fault(v, "launch %u (adam8): operand %u", k, j);
+    }
 }
 
 static void check_sum_squares(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
@@ -294,6 +360,7 @@ void plan_check_launch(struct plan_check *v, uint32_t k, const struct plan_launc
     else
         check_layer(v, k, l);
     if (l->kind == LAUNCH_adam || l->kind == LAUNCH_sgd) check_optimizer(v, k, l);
+    if (l->kind == LAUNCH_adam8) check_adam8(v, k, l);
     if (l->kind == LAUNCH_sum_squares) check_sum_squares(v, k, l);
     if (l->kind == LAUNCH_cast) check_casts(v, k, l);
 }

@@ -108,11 +108,14 @@ int64_t plan_attention_scratch(const struct plan_launch *l) {
 /* ---- optimizers -------------------------------------------------------------------------------
  */
 struct optimizer_form plan_optimizer(const struct plan_launch *l) {
-    struct optimizer_form f = {.kept = l->kind == LAUNCH_adam ? 3 : 2};
+    struct optimizer_form f = {.kept = l->kind == LAUNCH_adam8  ? 7
+                                       : l->kind == LAUNCH_adam ? 3
+                                                                : 2};
     int64_t count = launch_int(l, ATTR_count, 1);
     f.each = f.kept + 1;
     f.count = count >= 1 && count <= l->nin ? (uint32_t)count : 0;
     f.lr = f.count * f.each;
+    f.factor = f.lr + (l->kind == LAUNCH_adam8 ? 4 : 2);
     return f;
 }
 

@@ -36,11 +36,12 @@ int64_t plan_attention_scores(const struct plan_launch *l); /* bytes of one bloc
 int64_t plan_attention_scratch(const struct plan_launch *l);
 
 /* ---- optimizers -------------------------------------------------------------------------------
- * How the operands of sgd and adam are laid out. */
+ * How the operands of sgd, adam and adam8 are laid out. */
 struct optimizer_form {
     uint32_t count;      /* parameters; 0: the launch does not say a sound number */
     uint32_t each, kept; /* operands and results of one */
-    uint32_t lr;         /* operand; then step and perhaps the gradients' factor */
+    uint32_t lr;         /* operand; then step and, of adam8, the tables of m and v */
+    uint32_t factor;     /* operand, if there is one: what gradients are multiplied by */
 };
 struct optimizer_form plan_optimizer(const struct plan_launch *l);
 /* sum_squares: elements that one piece adds up. Pieces are tasks; none spans two operands. */

@@ -2,6 +2,7 @@
 /* types.c - element types and their exact conversions, and helpers on tensor types. Conversions are
  * one element at a time: the reference that constant folding and tests rely on, not a fast path. */
 #include "ir/types.h"
+#include "base/fp8.h"
 #include <math.h>
 #include <string.h>
 
@@ -53,8 +54,8 @@ enum dtype_class dtype_class(enum dtype t) {
 }
 
 /* ---- small floats -------------------------------------------------------------------------- */
-/* IEEE-like formats of at most 16 bits: sign, exponent, `man` bits of mantissa. Codes are without
- * the sign. e4m3 is OCP FP8's E4M3 (no infinity, one NaN code), e5m2 its E5M2. */
+/* IEEE-like formats of 16 bits: sign, exponent, `man` bits of mantissa. Codes are without the sign.
+ * Those of 8 bits are in base/fp8.h. */
 struct small_float {
     int bits, man, bias;
     uint32_t max_finite, overflow, nan;
@@ -65,8 +66,6 @@ static bool small_format(enum dtype t, struct small_float *f) {
     switch (t) {
     case DT_f16: *f = (struct small_float){16, 10, 15, 0x7bff, 0x7c00, 0x7e00, true}; return true;
     case DT_bf16: *f = (struct small_float){16, 7, 127, 0x7f7f, 0x7f80, 0x7fc0, true}; return true;
-    case DT_e4m3: *f = (struct small_float){8, 3, 7, 0x7e, 0x7e, 0x7f, false}; return true;
-    case DT_e5m2: *f = (struct small_float){8, 2, 15, 0x7b, 0x7b, 0x7e, true}; return true;
     default: return false;
     }
 }
@@ -120,22 +119,30 @@ static uint64_t split(double x, int *e) {
     return field ? m | UINT64_C(1) << 52 : m;
 }
 
-static uint8_t e8m0_encode(double x) {
-    if (isnan(x) || x < 0) return 0xff;
-    if (x <= 0x1p-127) return 0;
-    if (x >= 0x1p127) return 0xfe;
-    int e;
-    double frac = frexp(x, &e); /* x = frac * 2^e, frac in [0.5, 1) */
-    return (uint8_t)(e - 1 + (frac >= 0.75) + 127);
+/* 8-bit floats; false for other types. */
+static bool byte_encode(enum dtype t, double x, uint8_t *code) {
+    switch (t) {
+    case DT_e4m3: *code = e4m3_of_double(x); return true;
+    case DT_e5m2: *code = e5m2_of_double(x); return true;
+    case DT_e8m0: *code = e8m0_of_double(x); return true;
+    default: return false;
+    }
 }
 
-static void put_code(const struct small_float *f, void *p, uint32_t code) {
-    uint8_t lo = (uint8_t)code;
-    uint16_t both = (uint16_t)code;
-    if (f->bits == 8)
-        memcpy(p, &lo, 1);
-    else
-        memcpy(p, &both, 2);
+static bool byte_decode(enum dtype t, const void *p, double *x) {
+    uint8_t v;
+    memcpy(&v, p, 1);
+    switch (t) {
+    case DT_e4m3: *x = (double)e4m3_value(v); return true;
+    case DT_e5m2: *x = (double)e5m2_value(v); return true;
+    case DT_e8m0: *x = (double)e8m0_value(v); return true;
+    default: return false;
+    }
+}
+
+static void put_code(void *p, uint32_t code) {
+    uint16_t v = (uint16_t)code;
+    memcpy(p, &v, sizeof v);
 }
 
 /* ---- one element --------------------------------------------------------------------------- */
@@ -183,13 +190,10 @@ double dtype_load(enum dtype t, const void *p) {
         LOAD(double, p);
         return v;
     }
-    if (t == DT_e8m0) {
-        LOAD(uint8_t, p);
-        return v == 0xff ? (double)NAN : ldexp(1.0, v - 127);
-    }
+    double x;
+    if (byte_decode(t, p, &x)) return x;
     if (small_format(t, &f)) {
-        uint16_t v = 0;
-        memcpy(&v, p, (size_t)f.bits / 8);
+        LOAD(uint16_t, p);
         return small_decode(&f, v);
     }
     return (double)load_raw_int(t, p);
@@ -244,22 +248,21 @@ static void store_raw_int(enum dtype t, void *p, int64_t x) {
 
 void dtype_store(enum dtype t, void *p, double x) {
     struct small_float f;
+    uint8_t byte;
     if (t == DT_f32) {
         float v = (float)x;
         memcpy(p, &v, sizeof v);
     } else if (t == DT_f64) {
         memcpy(p, &x, sizeof x);
-    } else if (t == DT_e8m0) {
-        uint8_t v = e8m0_encode(x);
-        memcpy(p, &v, sizeof v);
+    } else if (byte_encode(t, x, &byte)) {
+        memcpy(p, &byte, 1);
     } else if (small_format(t, &f)) {
         uint32_t sign = signbit(x) ? 1u << (f.bits - 1) : 0;
         int e;
         uint64_t m = split(x, &e);
-        put_code(&f, p,
-                 isnan(x)   ? sign | f.nan
-                 : isinf(x) ? sign | f.overflow
-                            : small_encode(&f, sign != 0, m, e));
+        put_code(p, isnan(x)   ? sign | f.nan
+                    : isinf(x) ? sign | f.overflow
+                               : small_encode(&f, sign != 0, m, e));
     } else if (t == DT_bool) {
         store_raw_int(t, p, x != 0);
     } else {
@@ -274,9 +277,9 @@ void dtype_store_int(enum dtype t, void *p, int64_t x) {
         float v = (float)x; /* directly: rounding twice would be wrong */
         memcpy(p, &v, sizeof v);
     } else if (small_format(t, &f)) {
-        put_code(&f, p, small_encode(&f, x < 0, mag, 0));
+        put_code(p, small_encode(&f, x < 0, mag, 0));
     } else if (dtype_is_float(t)) {
-        dtype_store(t, p, (double)x); /* exact enough: e8m0 keeps only the leading bit */
+        dtype_store(t, p, (double)x); /* exact enough for 8 bits */
     } else {
         store_raw_int(t, p, x);
     }

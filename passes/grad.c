@@ -246,7 +246,10 @@ val_id grad_out(const struct grad_node *s, int k) {
 }
 
 enum status grad_acc(struct grad_node *s, int k, val_id v) {
-    val_id to = node_in(s->g, s->n, k);
+    return grad_acc_value(s, node_in(s->g, s->n, k), v);
+}
+
+enum status grad_acc_value(struct grad_node *s, val_id to, val_id v) {
     if (!s->d->want[to.i]) return ST_OK;
     struct type t = *val_type(s->g, to);
     v = build_cast(s->g, build_unbroadcast(s->g, v, &t, s->o), t.dtype, s->o);

@@ -42,6 +42,8 @@ bool grad_wants(const struct grad_node *s, int k);
 val_id grad_out(const struct grad_node *s, int k);
 /* Add `v` to the gradient of operand k. Always ST_OK, so that a rule can end with it. */
 enum status grad_acc(struct grad_node *s, int k, val_id v);
+/* The same for a value that the node depends on through others, whose rules it stands in for. */
+enum status grad_acc_value(struct grad_node *s, val_id to, val_id v);
 /* The same for `v` as gradient of the node itself, a slice of operand 0. */
 enum status grad_acc_slice(struct grad_node *s, val_id v);
 /* v divided by the number of elements along `n` axes of t. */

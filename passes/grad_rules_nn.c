@@ -197,3 +197,16 @@ enum status grad_cross_entropy(struct grad_node *s) {
     }
     return grad_acc(s, 0, dx);
 }
+
+/* ---- quantization ----------------------------------------------------------------------------
+ * Straight through: rounding is taken as the identity, scales as constants. */
+enum status grad_dequantize(struct grad_node *s) {
+    if (!grad_wants(s, 0)) return ST_OK;
+    node_id q = val_def(s->g, s->a);
+    if (val_op(s->g, s->a) != OP_quantize)
+        return diag_error(s->g->ctx, ST_UNSUPPORTED, interned(&s->g->strings, s->o),
+                          "the gradient of dequantize is that of the operand of quantize; expected "
+                          "codes that come from quantize, found those of %s",
+                          op_info(val_op(s->g, s->a))->name);
+    return grad_acc_value(s, node_in(s->g, q, 0), s->dy);
+}

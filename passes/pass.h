@@ -60,6 +60,9 @@ enum status pass_grad(struct pass_ctx *c, struct graph *g); /* adds outputs "gra
 enum status pass_optimizer(struct pass_ctx *c,
                            struct graph *g); /* consumes them; adds updates, "grad_norm" */
 
+/* Steps of Adam as steps with 8-bit states where the recipe asks for them. */
+enum status pass_optimizer_states(struct pass_ctx *c, struct graph *g);
+
 /* Cuts the logits of a cross-entropy into chunks of rows, as many as the recipe says or, without
  * one, as keep them small. */
 enum status pass_chunk_loss(struct pass_ctx *c, struct graph *g);

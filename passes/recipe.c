@@ -3,11 +3,17 @@
 #include "passes/recipe.h"
 #include "base/arena.h"
 #include "base/diag.h"
+#include "base/expand.h"
 #include "base/sys.h"
 #include "base/vec.h"
 #include <string.h>
 
 // clang-format off
+#define STATES                                                                                      \
+     "state.m = e4m3 group 128 expand  # values of a group share a scale and an exponent\n"         \
+     "state.v = e4m3 group 128 expand  # with beta2 above 0.98 rounded at random, else to nearest\n" \
+     "state.wide =                     # names of parameters whose states stay f32: *embed*, *norm*\n" \
+     "nonfinite = skip                 # a step whose gradients are not finite changes nothing\n"
 static const struct recipe_text builtins[] = {
     {"fp32", "weights, activations, gradients and optimizer states in f32",
      "# Everything in f32.\n"
@@ -33,7 +39,18 @@ static const struct recipe_text builtins[] = {
      "save = auto           # for gradients: auto computes cheap values again, all keeps them,\n"
      "                      # a size (12 GiB) computes again until what is kept fits\n"
      "keep_wide =           # names of nodes whose products stay f32, such as *router*, lm_head\n"},
+    {"adam8", "as fp32, with the states of Adam and AdamW in 8 bits",
+     "# As fp32, but m and v of Adam and AdamW are 8-bit floats with range expansion: 2.08 bytes a\n"
+     "# parameter instead of 8. A weight follows its exact new m and v; they are rounded after that.\n"
+     STATES
+     "save = all\n"},
+    {"bf16-adam8", "as bf16, with the states of Adam and AdamW in 8 bits",
+     "# As bf16, but m and v of Adam and AdamW are 8-bit floats with range expansion.\n"
+     "compute = bf16\n"
+     "activations = bf16\n"
+     STATES},
 };
+#undef STATES
 // clang-format on
 
 const struct recipe_text *recipe_builtins(int *n) {
@@ -134,33 +151,157 @@ static enum status read_save(struct reader *x) {
     return ST_OK;
 }
 
-static enum status read_keep_wide(struct reader *x) {
+static enum status read_patterns(struct reader *x, const char *what, const char *const **out,
+                                 int *n) {
     enum { PATTERNS_MAX = 64 };
     const char **list = ARENA_ARRAY(x->arena, const char *, PATTERNS_MAX);
     struct text rest = x->value;
-    x->r->nkeep_wide = 0;
-    x->r->keep_wide = list;
+    *n = 0;
+    *out = list;
     while (rest.n > 0) {
         const char *comma = memchr(rest.at, ',', rest.n);
         struct text one = {rest.at, comma ? (size_t)(comma - rest.at) : rest.n};
         rest.at += one.n + (comma != NULL), rest.n -= one.n + (comma != NULL);
         one = trim(one);
-        if (one.n == 0 || (comma && trim(rest).n == 0))
-            return wrong(x, "patterns of node names, comma-separated", x->value);
-        if (x->r->nkeep_wide == PATTERNS_MAX) return wrong(x, "at most 64 patterns", x->value);
-        list[x->r->nkeep_wide++] = arena_strndup(x->arena, one.at, one.n);
+        if (one.n == 0 || (comma && trim(rest).n == 0)) return wrong(x, what, x->value);
+        if (*n == PATTERNS_MAX) return wrong(x, "at most 64 patterns", x->value);
+        list[(*n)++] = arena_strndup(x->arena, one.at, one.n);
     }
     return ST_OK;
+}
+
+static enum status read_keep_wide(struct reader *x) {
+    return read_patterns(x, "patterns of node names, comma-separated", &x->r->keep_wide,
+                         &x->r->nkeep_wide);
+}
+
+static enum status read_state_wide(struct reader *x) {
+    return read_patterns(x, "patterns of parameter names, comma-separated", &x->r->wide_states,
+                         &x->r->nwide_states);
+}
+
+static enum status read_nonfinite(struct reader *x) {
+    x->r->skip_nonfinite = is_word(x->value, "skip");
+    return x->r->skip_nonfinite || is_word(x->value, "stop") ? ST_OK
+                                                             : wrong(x, "stop or skip", x->value);
+}
+
+/* ---- states: "f32", or "e4m3 group 128 expand 229376 contract stochastic" ---------------------
+ */
+static struct text take_word(struct text *rest) {
+    size_t n = 0;
+    *rest = trim(*rest);
+    while (n < rest->n && rest->at[n] != ' ' && rest->at[n] != '\t') n++;
+    struct text word = {rest->at, n};
+    rest->at += n, rest->n -= n;
+    *rest = trim(*rest);
+    return word;
+}
+
+/* A whole number below 2^40; false, and nothing taken, when the next word is none. */
+static bool take_number(struct text *rest, int64_t *out) {
+    struct text before = *rest, word = take_word(rest);
+    int64_t n = 0;
+    bool ok = word.n > 0;
+    for (size_t i = 0; ok && i < word.n; i++) {
+        ok = word.at[i] >= '0' && word.at[i] <= '9' && n < INT64_C(1) << 36;
+        n = 10 * n + (word.at[i] - '0');
+    }
+    if (ok) *out = n;
+    if (!ok) *rest = before;
+    return ok;
+}
+
+static enum status read_expand(struct reader *x, struct text *rest, struct recipe_state *s) {
+    enum expand_format f = s->format == DT_e5m2 ? EXPAND_E5M2 : EXPAND_E4M3;
+    struct text before = *rest;
+    int64_t n = 0;
+    s->range = expand_default_range(f);
+    if (take_number(rest, &n)) {
+        s->range = (double)n;
+        return n >= 2 ? ST_OK : wrong(x, "a range of 2 or more after expand", before);
+    }
+    if (!is_word(take_word(rest), "full"))
+        *rest = before;
+    else
+        s->range = expand_full_range(f);
+    return ST_OK;
+}
+
+static enum status read_state_word(struct reader *x, struct text word, struct text *rest,
+                                   struct recipe_state *s) {
+    const char *expected = s == &x->r->m ? "group, expand or contract"
+                                         : "group, expand, contract, nearest or stochastic";
+    struct text number = *rest;
+    if (is_word(word, "expand")) return read_expand(x, rest, s);
+    if (is_word(word, "group")) {
+        bool ok = take_number(rest, &s->group) &&
+                  (s->group == 32 || s->group == 64 || s->group == 128 || s->group == 256);
+        return ok ? ST_OK : wrong(x, "32, 64, 128 or 256 after group", number);
+    }
+    if (is_word(word, "contract"))
+        s->contract = true;
+    else if (s == &x->r->v && is_word(word, "nearest"))
+        s->rounding = STATE_NEAREST;
+    else if (s == &x->r->v && is_word(word, "stochastic"))
+        s->rounding = STATE_STOCHASTIC;
+    else
+        return wrong(x, expected, word);
+    return ST_OK;
+}
+
+static enum status read_state(struct reader *x, struct recipe_state *s) {
+    struct text rest = x->value, format = take_word(&rest);
+    s->format = is_word(format, "e4m3") ? DT_e4m3 : is_word(format, "e5m2") ? DT_e5m2 : DT_f32;
+    if (s->format == DT_f32 && !is_word(format, "f32"))
+        return wrong(x, "f32, e4m3 or e5m2", format);
+    if (s->format == DT_f32 && rest.n) return wrong(x, "nothing after f32", rest);
+    while (rest.n > 0) {
+        struct text word = take_word(&rest);
+        TRY(read_state_word(x, word, &rest, s));
+    }
+    if (s->contract && s->range == 0.0) return wrong(x, "expand with contract", x->value);
+    return ST_OK;
+}
+
+static enum status read_state_m(struct reader *x) {
+    return read_state(x, &x->r->m);
+}
+
+static enum status read_state_v(struct reader *x) {
+    return read_state(x, &x->r->v);
+}
+
+/* One step takes both. */
+static enum status check_states(const struct reader *x) {
+    const struct recipe_state *m = &x->r->m, *v = &x->r->v;
+    if (m->format == DT_f32 || v->format == DT_f32) return ST_OK;
+    if (m->group != v->group)
+        return diag_error(
+            x->ctx, ST_USAGE, "",
+            "%s: expected one group size for state.m and state.v, found %lld and %lld", x->file,
+            (long long)m->group, (long long)v->group);
+    if (m->contract == v->contract || m->range == 0.0 || v->range == 0.0) return ST_OK;
+    return diag_error(x->ctx, ST_USAGE, "",
+                      "%s: expected contract for both of state.m and state.v or for none", x->file);
 }
 
 static const struct {
     const char *name;
     enum status (*read)(struct reader *x);
 } keys[] = {
-    {"compute", read_compute},     {"activations", read_activations},
-    {"gradients", read_gradients}, {"master", read_master},
-    {"tf32", read_tf32},           {"chunk_loss", read_chunk_loss},
-    {"save", read_save},           {"keep_wide", read_keep_wide},
+    {"compute", read_compute},
+    {"activations", read_activations},
+    {"gradients", read_gradients},
+    {"master", read_master},
+    {"tf32", read_tf32},
+    {"chunk_loss", read_chunk_loss},
+    {"save", read_save},
+    {"keep_wide", read_keep_wide},
+    {"state.m", read_state_m},
+    {"state.v", read_state_v},
+    {"state.wide", read_state_wide},
+    {"nonfinite", read_nonfinite},
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
 
@@ -177,7 +318,8 @@ static enum status read_line(struct reader *x, struct text line, int *seen) {
     while (k < KEYS && !is_word(x->key, keys[k].name)) k++;
     if (k == KEYS)
         return wrong(x,
-                     "compute, activations, gradients, master, tf32, chunk_loss, save or keep_wide",
+                     "compute, activations, gradients, master, tf32, chunk_loss, save, keep_wide, "
+                     "state.m, state.v, state.wide or nonfinite",
                      x->key);
     if (seen[k])
         return diag_error(x->ctx, ST_USAGE, "",
@@ -195,7 +337,9 @@ enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const
     *out = (struct recipe){.name = arena_strdup(a, file),
                            .compute = DT_f32,
                            .activations = DT_f32,
-                           .chunk_loss = CHUNK_AUTO};
+                           .chunk_loss = CHUNK_AUTO,
+                           .m = {.format = DT_f32, .group = EXPAND_GROUP},
+                           .v = {.format = DT_f32, .group = EXPAND_GROUP}};
     while (rest.n > 0) {
         const char *end = memchr(rest.at, '\n', rest.n);
         struct text line = {rest.at, end ? (size_t)(end - rest.at) : rest.n};
@@ -203,7 +347,7 @@ enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const
         x.line++;
         TRY(read_line(&x, line, seen));
     }
-    return ST_OK;
+    return check_states(&x);
 }
 
 enum status recipe_find(struct ctx *c, struct arena *a, const char *name, struct recipe *out) {

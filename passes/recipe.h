@@ -9,6 +9,17 @@
 
 enum { CHUNK_AUTO = -1, CHUNK_OFF = 0 };
 enum save_mode { SAVE_AUTO, SAVE_ALL };
+/* How a state of Adam is kept. */
+enum state_rounding { STATE_AUTO, STATE_NEAREST, STATE_STOCHASTIC };
+struct recipe_state {
+    enum dtype format; /* f32, e4m3 or e5m2 */
+    int64_t group;     /* values that share a scale */
+    double range;      /* what a group is spread over; 0: not expanded */
+    bool contract;     /* groups wider than that are narrowed */
+    enum state_rounding rounding;
+};
+#define STATE_BETA2 0.98 /* STATE_AUTO: v changes less in a step than its last bit says above */
+
 struct recipe {
     const char *name;
     enum dtype compute;           /* f32 or bf16: products and attention */
@@ -19,6 +30,10 @@ struct recipe {
     int64_t save_bytes;           /* SAVE_AUTO: enough is computed again; 0: no such bound */
     const char *const *keep_wide; /* patterns of node names whose products stay f32 */
     int nkeep_wide;
+    struct recipe_state m, v;       /* of Adam and AdamW */
+    const char *const *wide_states; /* patterns of parameter names whose states stay f32 */
+    int nwide_states;
+    bool skip_nonfinite; /* steps whose gradients are not finite are left out, else they stop */
 };
 
 struct recipe_text {

@@ -196,6 +196,7 @@ static enum status dispatch(struct cpu_job *j) {
     case LAUNCH_cast: return cpu_casts(j);
     case LAUNCH_sgd: return cpu_sgd(j);
     case LAUNCH_adam: return cpu_adam(j);
+    case LAUNCH_adam8: return cpu_adam8(j);
     case LAUNCH_COUNT: break;
     }
     ctx_bug(j->x->ctx, __FILE__, __LINE__, "a known launch kind");

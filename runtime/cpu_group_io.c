@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cpu_group_io.c - how values enter and leave registers of the group interpreter: conversions,
  * strided memory, index ramps and random numbers. */
+#include "base/fp8.h"
 #include "runtime/cpu_group.h"
 #include "runtime/cpu_simd.h"
 #include <math.h>
@@ -63,12 +64,18 @@ static int64_t wrap_to(enum dtype t, int64_t x) {
     }
 }
 
-/* Nearest, ties to even; NaN keeps a quiet payload. */
-SIMD_INLINE uint16_t bf16_of(uint32_t u) {
-    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    uint32_t quiet = (u >> 16) | 0x40u;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
+#define NARROW(name, expr)                                                                         \
+    SIMD static void name(float *restrict o, int64_t n) {                                          \
+        SIMD_LOOP                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const float x = o[i];                                                                  \
+            o[i] = expr;                                                                           \
+        }                                                                                          \
+    }
+NARROW(narrow_bf16, bf16_value(bf16_of(x)))
+NARROW(narrow_e4m3, e4m3_value(e4m3_of(x)))
+NARROW(narrow_e5m2, e5m2_value(e5m2_of(x)))
+NARROW(narrow_e8m0, e8m0_value(e8m0_of(x)))
 
 void ew_narrow(enum dtype target, enum dtype reg, void *o, int64_t n) {
     if (reg == DT_i64) {
@@ -79,6 +86,13 @@ void ew_narrow(enum dtype target, enum dtype reg, void *o, int64_t n) {
     }
     if (reg != DT_f32 || !dtype_is_float(target) || target == DT_f32 || target == DT_f64) return;
     float *x = o;
+    switch (target) {
+    case DT_bf16: narrow_bf16(x, n); return;
+    case DT_e4m3: narrow_e4m3(x, n); return;
+    case DT_e5m2: narrow_e5m2(x, n); return;
+    case DT_e8m0: narrow_e8m0(x, n); return;
+    default: break;
+    }
     for (int64_t i = 0; i < n; i++) {
         uint16_t code[2] = {0, 0};
         dtype_store(target, code, (double)x[i]);
@@ -113,7 +127,10 @@ LOAD(load_i32, int32_t, int64_t, x)
 LOAD(load_i16, int16_t, int64_t, x)
 LOAD(load_i8, int8_t, int64_t, x)
 LOAD(load_u8, uint8_t, int64_t, x)
-LOAD(load_bf16, uint16_t, uint32_t, (uint32_t)x << 16)
+LOAD(load_bf16, uint16_t, float, bf16_value(x))
+LOAD(load_e4m3, uint8_t, float, e4m3_value(x))
+LOAD(load_e5m2, uint8_t, float, e5m2_value(x))
+LOAD(load_e8m0, uint8_t, float, e8m0_value(x))
 
 /* Any type to any register, one by one. */
 static void load_any(enum dtype reg, void *o, enum dtype mem, const char *a, int64_t stride,
@@ -146,6 +163,12 @@ void ew_load(enum dtype reg, void *o, enum dtype mem, const void *a, int64_t str
         load_u8(o, a, stride, n);
     } else if (reg == DT_f32 && mem == DT_bf16) {
         load_bf16(o, a, stride, n);
+    } else if (reg == DT_f32 && mem == DT_e4m3) {
+        load_e4m3(o, a, stride, n);
+    } else if (reg == DT_f32 && mem == DT_e5m2) {
+        load_e5m2(o, a, stride, n);
+    } else if (reg == DT_f32 && mem == DT_e8m0) {
+        load_e8m0(o, a, stride, n);
     } else {
         load_any(reg, o, mem, a, stride, n);
     }
@@ -174,7 +197,10 @@ STORE(store_8, uint64_t, uint64_t, x)
 STORE(store_i32, uint64_t, uint32_t, x)
 STORE(store_i16, uint64_t, uint16_t, x)
 STORE(store_i8, uint64_t, uint8_t, x)
-STORE(store_bf16, uint32_t, uint16_t, bf16_of(x))
+STORE(store_bf16, float, uint16_t, bf16_of(x))
+STORE(store_e4m3, float, uint8_t, e4m3_of(x))
+STORE(store_e5m2, float, uint8_t, e5m2_of(x))
+STORE(store_e8m0, float, uint8_t, e8m0_of(x))
 
 static void store_any(enum dtype mem, char *o, int64_t stride, enum dtype reg, const void *a,
                       int64_t n) {
@@ -204,6 +230,12 @@ void ew_store(enum dtype mem, void *o, int64_t stride, enum dtype reg, const voi
         store_i8(o, stride, a, n);
     } else if (reg == DT_f32 && mem == DT_bf16) {
         store_bf16(o, stride, a, n);
+    } else if (reg == DT_f32 && mem == DT_e4m3) {
+        store_e4m3(o, stride, a, n);
+    } else if (reg == DT_f32 && mem == DT_e5m2) {
+        store_e5m2(o, stride, a, n);
+    } else if (reg == DT_f32 && mem == DT_e8m0) {
+        store_e8m0(o, stride, a, n);
     } else {
         store_any(mem, o, stride, reg, a, n);
     }

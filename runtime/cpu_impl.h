@@ -100,6 +100,7 @@ enum status cpu_sum_squares(struct cpu_job *j) MUST_USE;
 enum status cpu_casts(struct cpu_job *j) MUST_USE;
 enum status cpu_sgd(struct cpu_job *j) MUST_USE;
 enum status cpu_adam(struct cpu_job *j) MUST_USE;
+enum status cpu_adam8(struct cpu_job *j) MUST_USE;
 
 /* Every float result without NaN or infinity that its operands did not have. */
 struct finite_kinds cpu_scan_operands(struct cpu_job *j);

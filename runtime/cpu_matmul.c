@@ -3,6 +3,7 @@
  * tiles by shape alone and the pool computes the tiles, so the number of threads changes no bit.
  * Operands of bf16 and f16 are widened block by block, their sums rounded once. */
 #include "runtime/cpu_group.h"
+#include "runtime/cpu_math.h"
 #include <cblas.h>
 #include <limits.h>
 #include <string.h>
@@ -55,6 +56,7 @@ struct product {
     struct matrix a, b, c;
     const char *bias;       /* of each column; NULL: none */
     struct matrix residual; /* base NULL: none */
+    bool gelu;
     struct product_blocks blocks;
 };
 
@@ -176,6 +178,7 @@ static void finish_tile(const struct product *p, const struct tile *t, float *su
             ew_load(DT_f32, line, p->dtype, to, col_step, t->n);
             add_f32(s, line, t->n);
         }
+        for (int64_t k = 0; p->gelu && k < t->n; k++) s[k] = gelu_tanh_f32(s[k]);
         ew_store(p->dtype, to, col_step, DT_f32, s, t->n);
     }
 }
@@ -265,6 +268,7 @@ enum status cpu_matmul(struct cpu_job *j) {
                         .batch = 1,
                         .alpha = launch_float(l, ATTR_scale, 1.0),
                         .add = launch_int(l, ATTR_add, 0),
+                        .gelu = launch_int(l, ATTR_gelu, 0),
                         .a = matrix_of(j, a),
                         .b = matrix_of(j, b),
                         .c = matrix_of(j, c),

@@ -68,6 +68,7 @@ contains() { grep -q -- "$1" "$2"; }
 "$fixture" data few.npz x:f32:3x12:randn labels:i64:3:mod=5
 "$fixture" data odd.npz x:f32:23x12:randn labels:i64:23:mod=5
 "$fixture" data same.npz x:f32:8x12:randn labels:i64:8:mod=5
+"$fixture" data huge.npz x:f32:24x12:randn target:f32:24x5:8e18
 "$fixture" data nan.npz x:f32:24x12:nan labels:i64:24:mod=5
 "$fixture" data nan-labels.npz x:f32:24x12:randn labels:f32:24:nan
 ce="cross_entropy(logits, labels)"
@@ -88,6 +89,7 @@ check "ops" sh -c "'$build/lathe' ops | grep -qx matmul"
 check "ops show" sh -c "'$build/lathe' ops show matmul | grep -q operands"
 check "recipes" sh -c "'$build/lathe' recipes | grep -q '^fp32 '"
 check "recipes: bf16" sh -c "'$build/lathe' recipes | grep -q '^bf16 '"
+check "recipes: adam8" sh -c "'$build/lathe' recipes | grep -q '^bf16-adam8 '"
 check "recipes show" sh -c "'$build/lathe' recipes show bf16 | grep -q '^compute = bf16'"
 error "unknown pass" 2 "no pass is called" lathe passes show nothing
 lines=$(printf 'a\nb\033[31m')
@@ -276,6 +278,38 @@ cp short.safetensors half/checkpoint/5/tensors.safetensors
 # shellcheck disable=SC2086
 error "resume from a damaged checkpoint" 2 "" train $full --resume half
 
+# ---- 8-bit states --------------------------------------------------------------------------------
+small="$full --recipe adam8"
+# shellcheck disable=SC2086
+check "8-bit states" train $small -o whole8
+cp -r whole8 half8
+rm -r half8/checkpoint/10 half8/model.onnx
+# shellcheck disable=SC2086
+check "8-bit states: resume" train $small --resume half8
+check "8-bit states: the same bytes" cmp half8/checkpoint/10/tensors.safetensors whole8/checkpoint/10/tensors.safetensors
+check "8-bit states: the same model" cmp half8/model.onnx whole8/model.onnx
+check "8-bit states: codes" grep -q '"state/a.weight.m":{"dtype":"F8_E4M3"' whole8/checkpoint/10/tensors.safetensors
+check "8-bit states: scales" grep -q '"state/a.weight.v.amax":{"dtype":"F32"' whole8/checkpoint/10/tensors.safetensors
+check "8-bit states: exponents" grep -q '"state/a.weight.v.k":{"dtype":"U8"' whole8/checkpoint/10/tensors.safetensors
+error "8-bit states: resume with another recipe" 2 "another model or optimizer" train --data good.npz --resume whole8 --steps 11
+check "8-bit states: accumulation" train --data good.npz --steps 2 --accumulate 2 --recipe adam8 -o sum8
+check "gradients that are not finite: left out" lathe train "$mlp" --batch 1 --loss "mse(logits, target)" --quiet --data huge.npz --steps 3 --save-every 1 --keep 0 --recipe adam8 -o huge8
+cp err huge.err
+check "gradients that are not finite: a warning" contains "step 3 is not finite; the step is left out (3 so far)" huge.err
+check "gradients that are not finite: counted" grep -q '"skipped":3' huge8/metrics.jsonl
+check "gradients that are not finite: nothing changes" cmp huge8/checkpoint/1/tensors.safetensors huge8/checkpoint/3/tensors.safetensors
+error "gradients that are not finite: a recipe that stops" 1 "inf" lathe train "$mlp" --batch 1 --loss "mse(logits, target)" --quiet --data huge.npz --steps 3 -o huge32
+for r in "state.m = e4m3 group 100" "state.m = e3m4" "state.m = f32 group 128" "state.m = e4m3 stochastic" "state.v = e4m3 often" \
+    "state.v = e4m3 expand 1" "state.v = e4m3 contract" "nonfinite = maybe"; do
+    echo "$r" >wrong.recipe
+    error "a recipe with '$r'" 2 "wrong.recipe:1: expected" train --data good.npz --steps 1 -o never --recipe wrong.recipe
+done
+printf 'state.m = e4m3 group 64\nstate.v = e5m2 group 128 expand full contract\n' >wrong.recipe
+error "a recipe with two group sizes" 2 "expected one group size" train --data good.npz --steps 1 -o never --recipe wrong.recipe
+printf 'state.m = e5m2 group 64 expand full contract\nstate.v = e4m3 group 64 expand 229376 contract stochastic\nstate.wide = b.*, *bias\n' >own.recipe
+check "a recipe of one's own" train --data good.npz --steps 3 --recipe own.recipe -o own8
+check "a recipe of one's own: wide states" grep -q '"state/a.bias.m":{"dtype":"F32"' own8/checkpoint/3/tensors.safetensors
+
 # SIGTERM: a checkpoint, 75, and resumable.
 "$build/lathe" train "$mlp" --data good.npz --batch 8 --loss "$ce" --quiet -o term --steps 100000000 >out 2>err &
 pid=$!
@@ -454,6 +488,23 @@ cp mlp.pack bad.pack
 printf 'x' | dd of=bad.pack bs=1 seek=300 conv=notrunc 2>/dev/null
 error "--compiled: cut off" 2 "cut.pack.*cut off" packed "$fakes/nvrtc" cut.pack refused
 error "--compiled: damaged" 2 "bad.pack.*damaged" packed "$fakes/nvrtc" bad.pack refused
+cp mlp.pack version.pack
+printf '\377' | dd of=version.pack bs=1 seek=8 conv=notrunc 2>/dev/null
+error "--compiled: another version" 2 "version.pack.*another version" packed "$fakes/nvrtc" version.pack refused
+# Damage anywhere: one line of error, or it works.
+bytes=$(wc -c <mlp.pack)
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp mlp.pack flipped.pack
+    printf '\245' | dd of=flipped.pack bs=1 seek=$((i * i * bytes / 100 + 3 * i)) conv=notrunc 2>/dev/null
+    cmp -s mlp.pack flipped.pack && continue
+    error "--compiled: byte $i flipped" 2 "flipped.pack" packed "$fakes/nvrtc" flipped.pack refused
+done
+for i in 1 39 40 $((bytes / 2)) $((bytes - 1)); do
+    head -c "$i" mlp.pack >short.pack
+    error "--compiled: only $i bytes" 2 "short.pack" packed "$fakes/nvrtc" short.pack refused
+done
+: >empty.pack
+error "--compiled: an empty file" 2 "empty.pack" packed "$fakes/nvrtc" empty.pack refused
 error "--compiled: another file" 2 "text.onnx.*something else" packed "$fakes/nvrtc" text.onnx refused
 error "--compiled: no file" 2 "absent.pack" packed "$fakes/nvrtc" absent.pack refused
 error "compile: no such GPU" 2 "found 'sm_70'" packs -o never --arch sm_70
@@ -525,6 +576,37 @@ error "opt: unknown pass" 2 "no pass is called 'magic'" lathe opt import.lir --p
 printf 'graph @g {\n  %%a = add(%%b, %%b) : f32[]\n}\n' >bad.lir
 error "opt: bad text" 2 "bad.lir:2" lathe opt bad.lir
 error "opt: not text" 2 "$(basename "$mlp")" lathe opt "$mlp"
+
+# ---- quantize ------------------------------------------------------------------------------------
+"$fixture" data q.npz w:f32:37x300:randn c:f64:2x3x5:0.3 i:i64:4:1 empty:f32:0x5:1
+"$fixture" data q.safetensors h:bf16:6x40:randn
+"$fixture" data q1.npz w:f32:37x300:randn
+check "quantize: a table" sh -c "'$build/lathe' quantize q1.npz | grep -c 'e4m3\|e5m2\|int8' | grep -qx 20"
+check "quantize: groups" lathe quantize q.npz --array w --format e4m3 --scope group:16 --scale bf16 -o groups.npz
+equal "$("$fixture" list groups.npz | tr '\n' ' ')" "codes u8[37,300] scale f32[37,19] values f32[37,300] " >out 2>&1 && ok || bad "quantize: arrays of groups"
+check "quantize: expansion" lathe quantize q.npz --array w --format e4m3 --expand -o expanded.npz
+equal "$("$fixture" list expanded.npz | tr '\n' ' ')" "codes u8[37,300] scale f32[37,3] k f32[37,3] values f32[37,300] " >out 2>&1 && ok || bad "quantize: arrays of an expansion"
+check "quantize: a constant" lathe quantize q.npz --array c --format e4m3 -o constant.npz
+equal "$("$fixture" list constant.npz | tr '\n' ' ')" "codes u8[2,3,5] scale f32[] values f32[2,3,5] " >out 2>&1 && ok || bad "quantize: arrays of a tensor"
+lathe quantize q.npz --array w --format e4m3 --scope row --json >row.json 2>err
+"$fixture" json row.json >out 2>&1 && contains '"saturated_percent": 0,' row.json && ok || bad "quantize: --json"
+check "quantize: bf16" lathe quantize q.safetensors --format int8 --scope block:4x16 --scale pow2
+check "quantize: nothing" lathe quantize q.npz --array empty --format e5m2 --scope row -o nothing.npz
+error "quantize: no such array" 2 "no array is called 'v'" lathe quantize q.npz --array v
+error "quantize: several arrays" 2 "choose one with --array" lathe quantize q.npz --format e4m3
+error "quantize: integers" 2 "expected an array of floating-point numbers, found i64" lathe quantize q.npz --array i
+error "quantize: unknown format" 2 "expected --format e4m3, e5m2 or int8, found 'fp4'" lathe quantize q1.npz --format fp4
+error "quantize: unknown scope" 2 "found 'group:0'" lathe quantize q1.npz --format e4m3 --scope group:0
+error "quantize: a block of one number" 2 "found 'block:3'" lathe quantize q1.npz --format e4m3 --scope block:3
+error "quantize: unknown scale" 2 "expected --scale f32, bf16 or pow2" lathe quantize q1.npz --format e4m3 --scale f16
+error "quantize: -o without a format" 2 "format is missing" lathe quantize q1.npz -o x.npz
+error "quantize: expansion of int8" 2 "needs --format e4m3 or e5m2" lathe quantize q1.npz --format int8 --expand
+error "quantize: expansion of a tensor" 2 "needs --scope group:G" lathe quantize q1.npz --format e4m3 --scope tensor --expand
+error "quantize: not an array" 2 "$(basename "$mlp")" lathe quantize "$mlp" --format e4m3
+head -c 900 q1.npz >cut.npz
+error "quantize: a file cut short" 2 "cut.npz" lathe quantize cut.npz --format e4m3 -o cut-out.npz
+check "quantize: and nothing written" absent cut-out.npz
+error "quantize: an output that cannot be written" 2 "absent/x" lathe quantize q1.npz --format e4m3 -o absent/x.npz
 
 echo "cli: $passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
 [ $failed = 0 ]

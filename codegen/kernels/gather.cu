@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int s = 0; s < SETS; s++) {
         const AT at = first + s * 256, row = at / INNER, col = at % INNER, outer = row / NIDX;
         const i64 i = row_of(value[s]);
-        word[s] = WORD{};
+        word[s] = {};
         if (at >= total) continue;
         if (i >= 0)
             word[s] = x[((i64)outer * AXIS + i) * INNER + col];

@@ -5,9 +5,10 @@
  *
  *   MODE 0  elements are independent: a lane has UNITS runs of VEC elements, LANES runs apart.
  *   MODE 1  LANES lanes a row (a power of two up to 32, or the whole block); a row is kept in registers.
- *           RPW rows per worker one after the other; with column sums a worker writes partial sums.
+ *           RPW rows per worker one after the other; with column sums a worker writes partial sums,
+ *           or a block does when its workers' are JOINED.
  *   MODE 2  as 1 with a block a row, but the row is walked once for each stage of reductions; what is
- *           needed again waits in shared memory when it fits.
+ *           needed again waits in shared memory when it fits. With a RING the next rows come meanwhile.
  *   MODE 3  column sums of independent rows: 32 x WARPS threads, a lane has VEC columns.
  *   MODE 4  few long rows: block (piece, row) writes partial reductions, group_finish combines them.
  *   group_columns adds the partial column sums in order; SUM(j) says where they lie. */
@@ -50,8 +51,21 @@
 #define FULL      1
 #define COLUMN(k) (col + (IDX)(k))
 #define RUNS
+#if RING
+#define STEPS(from, to)                                                                            \
+    _Pragma("unroll 4") for (IDX col = lane * VEC, at = w.at; col < COLS;                          \
+                             col += LANES * VEC, at += STEP)
+/* The one step, of one thread, that has this column. */
+#define STEP_OF(column)                                                                            \
+    if (IDX col = (IDX)(column) / VEC * VEC, at = w.at + col / (LANES * VEC) * STEP;               \
+        col < COLS && col / VEC % LANES == lane)
+#define LAST_STEPS                                                                                 \
+    _Pragma("unroll 4") for (IDX col = lane * VEC, at = w.at; col < COLS;                          \
+                             walk_on(ARGS, row, col, at, w), col += LANES * VEC, at += STEP)
+#else
 #define STEPS(from, to)                                                                            \
     _Pragma("unroll 4") for (IDX col = (from) + lane * VEC; col < (to); col += LANES * VEC)
+#endif
 #endif
 
 #if defined BLOCKS && !defined FREE_REGISTERS /* the compiler's answer to spills */
@@ -63,6 +77,19 @@
 #define INIT
 #else
 #define INIT = {}
+#endif
+#if RING
+extern __shared__ char ring[];
+#endif
+#if MODE == 2 && RING
+struct walk {
+    IDX at, last; /* where in the ring the row lies; the end of the block's rows */
+};
+DEV void fetch(PARAMS, IDX row, IDX col, char *to);
+/* What was the step of a row becomes that of a later one. */
+DEV void walk_on(PARAMS, IDX row, IDX col, IDX at, const walk &w) {
+    if (row + RING < w.last) fetch(ARGS, row + RING, col, ring + at);
+}
 #endif
 #ifndef PLAIN_BODY
 #include "body.cuh"
@@ -78,8 +105,7 @@ DEV void body(PARAMS, IDX row, IDX lane, state &, const raw &) {
 }
 #endif
 
-#if RING /* SLOT: bytes of a row of each thread of the block */
-extern __shared__ char ring[];
+#if RING && MODE != 2 /* SLOT: bytes of a row of each thread of the block */
 #define WALK_RING(ROW, COUNT)                                                                      \
     for (IDX k = 0; k < RING - 1; k++) {                                                           \
         raw x = {ring + k * SLOT};                                                                 \
@@ -116,13 +142,13 @@ extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
 extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAMS) {
     const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     const IDX lane = threadIdx.x % LANES, first = worker * RPW;
-    if (first >= ROWS) return;
+    if (!JOINED && first >= ROWS) return;
     state sums;
 #if COLSUMS
     clear(sums);
 #endif
 #if RING
-    const IDX count = first + RPW < ROWS ? RPW : ROWS - first;
+    const IDX count = first + RPW < ROWS ? RPW : first < ROWS ? ROWS - first : 0;
     WALK_RING(first + k, count)
 #else
     raw now INIT;
@@ -147,6 +173,26 @@ extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAM
 #if COLSUMS
     put(sums, workspace, worker, lane);
 #endif
+}
+#elif MODE == 2 && RING
+/* While a row is walked the next RING - 1 are on their way. Each thread copies what it reads itself,
+ * STEP bytes of a step lie side by side. */
+extern "C" __global__ void __launch_bounds__(LANES, 1) group_long(PARAMS) {
+    const IDX first = (IDX)blockIdx.x * RPW, last = first + RPW < ROWS ? first + RPW : ROWS;
+    const IDX lane = threadIdx.x;
+    walk w = {0, last};
+    for (IDX k = 0; k < RING; k++) {
+        w.at = k * SLOT;
+        if (first + k < last) STEPS(0, COLS) fetch(ARGS, first + k, col, ring + at);
+        copies_commit();
+    }
+    w.at = 0;
+    for (IDX row = first; row < last; row++) {
+        copies_wait<RING - 1>();
+        body(ARGS, row, lane, row == first, w);
+        copies_commit();
+        w.at = w.at == (RING - 1) * SLOT ? 0 : w.at + SLOT;
+    }
 }
 #elif MODE == 2
 extern "C" __global__ void __launch_bounds__(LANES MIN_BLOCKS) group_long(PARAMS) {

@@ -72,12 +72,12 @@ DEV float to_reg(e8m0 x) {
     return x.u ? __uint_as_float((u32)x.u << 23) : __uint_as_float(0x00400000u);
 }
 
-/* Nearest, ties to even; what is too large becomes the largest finite value, NaN stays NaN. */
+/* Nearest, ties to even; what is too large becomes the largest finite value, NaN becomes 0x7f. */
 template <int EXP, int MAN, bool FINITE> DEV unsigned char small_from_float(float x) {
     const int bias = (1 << (EXP - 1)) - 1;
     u32 u = __float_as_uint(x), sign = u >> 31 << 7, a = u & 0x7fffffffu;
     u32 top = FINITE ? 0x7eu : (((1u << EXP) - 1u) << MAN) - 1u;
-    if (a > 0x7f800000u) return (unsigned char)(sign | 0x7fu);
+    if (a > 0x7f800000u) return 0x7fu;
     int e = (int)(a >> 23) - 127;
     if (e < 1 - bias) { /* subnormal: units of 2^(1-bias-MAN); the sum rounds */
         float unit = __uint_as_float((u32)(127 - bias + 1 - MAN + 23) << 23);
@@ -165,6 +165,17 @@ template <class M, int N, class R> DEV void unpack(R *v, const packs<M, N> &x) {
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = to_reg(x.at[k / n].at[k % n]);
 }
+template <int N> DEV void unpack(float *v, const packs<bf16, N> &x) { /* two a word */
+    if constexpr (N % 2)
+        v[0] = to_reg(x.at[0].at[0]);
+    else
+#pragma unroll
+        for (int k = 0; k < N / 2; k++) {
+            const u32 two = reinterpret_cast<const u32 *>(&x)[k];
+            v[2 * k] = __uint_as_float(two << 16);
+            v[2 * k + 1] = __uint_as_float(two & 0xffff0000u);
+        }
+}
 template <int N, class M, class R> DEV void load_pack(R *v, const M *p) {
     packs<M, N> x;
     fetch_pack<M, N>(x, p);
@@ -174,15 +185,60 @@ template <class M, int N, class R> DEV void put_pack(pack<M, N> &x, const R *v) 
 #pragma unroll
     for (int j = 0; j < N; j++) x.at[j] = store_as<M>::from(v[j]);
 }
-template <int N> DEV void put_pack(pack<bf16, N> &x, const float *v) { /* two a conversion */
-#pragma unroll
-    for (int j = 0; j + 1 < N; j += 2) {
-        u32 two;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(v[j + 1]), "f"(v[j]));
-        x.at[j].u = (unsigned short)two;
-        x.at[j + 1].u = (unsigned short)(two >> 16);
+/* Two bytes at once where there are instructions for it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define PAIR8(M, name)                                                                             \
+    DEV unsigned short two_##name(float low, float high) {                                         \
+        unsigned short two;                                                                        \
+        asm("cvt.rn.satfinite." #name "x2.f32 %0, %1, %2;" : "=h"(two) : "f"(high), "f"(low));     \
+        return two;                                                                                \
+    }                                                                                              \
+    DEV void both_##name(float *v, unsigned short two) {                                           \
+        u32 halves;                                                                                \
+        asm("cvt.rn.f16x2." #name "x2 %0, %1;" : "=r"(halves) : "h"(two));                         \
+        v[0] = to_reg(f16{(unsigned short)halves});                                                \
+        v[1] = to_reg(f16{(unsigned short)(halves >> 16)});                                        \
     }
-    if (N % 2) x.at[N - 1] = make_bf16(v[N - 1]);
+#else
+#define PAIR8(M, name)                                                                             \
+    DEV unsigned short two_##name(float low, float high) {                                         \
+        return (unsigned short)(make_##name(low).u | make_##name(high).u << 8);                    \
+    }                                                                                              \
+    DEV void both_##name(float *v, unsigned short two) {                                           \
+        v[0] = to_reg(M{(unsigned char)two});                                                      \
+        v[1] = to_reg(M{(unsigned char)(two >> 8)});                                               \
+    }
+#endif
+#define PACK8(M, name)                                                                             \
+    PAIR8(M, name)                                                                                 \
+    template <int N> DEV void put_pack(pack<M, N> &x, const float *v) {                            \
+        if constexpr (N % 2)                                                                       \
+            x.at[0] = make_##name(v[0]);                                                           \
+        else                                                                                       \
+            _Pragma("unroll") for (int k = 0; k < N / 2; k++)                                      \
+                reinterpret_cast<unsigned short *>(&x)[k] = two_##name(v[2 * k], v[2 * k + 1]);    \
+    }                                                                                              \
+    template <int N> DEV void unpack(float *v, const packs<M, N> &x) {                             \
+        if constexpr (N % 2)                                                                       \
+            v[0] = to_reg(x.at[0].at[0]);                                                          \
+        else                                                                                       \
+            _Pragma("unroll") for (int k = 0; k < N / 2; k++)                                      \
+                both_##name(v + 2 * k, reinterpret_cast<const unsigned short *>(&x)[k]);           \
+    }
+PACK8(e4m3, e4m3)
+PACK8(e5m2, e5m2)
+DEV u32 two_bf16(float low, float high) {
+    u32 two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+template <int N> DEV void put_pack(pack<bf16, N> &x, const float *v) {
+    if constexpr (N % 2)
+        x.at[0] = make_bf16(v[0]);
+    else
+#pragma unroll
+        for (int k = 0; k < N / 2; k++)
+            reinterpret_cast<u32 *>(&x)[k] = two_bf16(v[2 * k], v[2 * k + 1]);
 }
 template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
     constexpr int n = packs<M, N>::n;
@@ -194,13 +250,28 @@ template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
     }
 }
 
+/* The larger of each two, NaN if there is one. */
+DEV u32 max_two(u32 x, u32 y) {
+    u32 r = 0;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+#endif
+    return r;
+}
+template <int N> DEV u32 max_two(u32 most, const packs<bf16, N> &x) {
+    const u32 *two = reinterpret_cast<const u32 *>(&x);
+    u32 m = two[0];
+#pragma unroll
+    for (int k = 1; k < N / 2; k++) m = max_two(m, two[k]);
+    return max_two(most, m);
+}
+
 /* ---- copies to shared memory that take their time ---------------------------------------------
  * Each thread waits for its own and reads no other's, so nobody else has to wait. */
 template <int BYTES> DEV void copy_async(void *to, const void *from) {
     static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "what cp.async moves");
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-    u32 address;
-    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(address) : "l"(to));
+    const u32 address = (u32)__cvta_generic_to_shared(to);
     if constexpr (BYTES == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from)
                      : "memory");
@@ -233,13 +304,16 @@ template <int N, int NTHREADS, class M> DEV void ring_fetch(char *to, const M *p
     for (int k = 0; k < N / n; k++)
         copy_async<bytes>(to + (k * NTHREADS + threadIdx.x) * bytes, p + k * n);
 }
-template <class M, int N, int NTHREADS, class R> DEV void ring_unpack(R *v, const char *from) {
+template <class M, int N, int NTHREADS> DEV packs<M, N> ring_packs(const char *from) {
     constexpr int n = packs<M, N>::n, bytes = n * (int)sizeof(M);
     packs<M, N> x;
 #pragma unroll
     for (int k = 0; k < N / n; k++)
         x.at[k] = *(const pack<M, n> *)(from + (k * NTHREADS + threadIdx.x) * bytes);
-    unpack(v, x);
+    return x;
+}
+template <class M, int N, int NTHREADS, class R> DEV void ring_unpack(R *v, const char *from) {
+    unpack(v, ring_packs<M, N, NTHREADS>(from));
 }
 
 /* ---- register to register ----------------------------------------------------------------------
@@ -257,6 +331,16 @@ DEV i64 to_i64(double x) {
 DEV i64 to_i64(float x) { return to_i64((double)x); }
 /* What is left of a value that is kept in memory type M. */
 template <class M, class R> DEV R narrow(R x) { return to_reg(store_as<M>::from(x)); }
+/* The same of N; one conversion of two is many times faster than two. */
+template <int N> DEV void narrow_bf16(float *y, const float *x) {
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) {
+        const u32 two = two_bf16(x[k], x[k + 1]);
+        y[k] = __uint_as_float(two << 16);
+        y[k + 1] = __uint_as_float(two & 0xffff0000u);
+    }
+    if (N % 2) y[N - 1] = narrow<bf16>(x[N - 1]);
+}
 
 /* ---- elementwise functions ---------------------------------------------------------------------
  * The column `emit` of ops.def names these. FAST_MATH: every result is rounded to 16 bits or fewer,
@@ -333,7 +417,11 @@ DEV i64 op_relu(i64 x) { return x > 0 ? x : 0; }
 DEV u32 index32(i64 x) { return (u64)x < 0xffffffffull ? (u32)x : 0xffffffffu; }
 
 /* Division of integers truncates; by zero it gives 0. */
+#ifdef EXACT_DIV /* quotients become codes that have to be the CPU's */
+DEV float op_div(float x, float y) { return x / y; }
+#else
 DEV float op_div(float x, float y) { return IF_FAST(__fdividef(x, y), x / y); }
+#endif
 DEV double op_div(double x, double y) { return x / y; }
 DEV i64 op_div(i64 x, i64 y) {
     if (y == 0) return 0;
@@ -448,28 +536,42 @@ template <class OP, int L, int SITE, class T> DEV T row_reduce(T x, int phase) {
         return warps_join<OP, L / 32>(part[phase]);
     }
 }
-/* Several at once, of one type: lanes exchange them side by side, the block meets once. */
-template <int L, int SITE, class T, class... OPS> DEV void rows_reduce(T *x, int phase) {
+/* The L threads of a row, one of W in the block. */
+template <int L, int W> DEV void row_sync() {
+    if constexpr (L <= 32)
+        __syncwarp(lanes_mask<L>());
+    else if constexpr (W == 1)
+        __syncthreads();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / L), "n"(L) : "memory");
+}
+/* Several at once, of one type: lanes exchange them side by side, their threads meet once. */
+template <int L, int W, int SITE, class T, class... OPS> DEV void rows_reduce(T *x, int phase) {
     int j = 0;
     if constexpr (L <= 32) {
         ((x[j] = lanes_reduce<OPS, L>(x[j]), j++), ...);
     } else {
-        constexpr int n = sizeof...(OPS), warps = L / 32;
-        alignas(16) __shared__ T part[2][n][32];
+        constexpr int n = sizeof...(OPS), warps = L / 32, room = W > 1 ? (warps + 3) / 4 * 4 : 32;
+        alignas(16) __shared__ T parts[2][W][n][room];
+        const int worker = W > 1 ? threadIdx.x / L : 0;
+        auto &part = parts[phase][worker];
         ((x[j] = lanes_reduce<OPS, 32>(x[j]), j++), ...);
         if (threadIdx.x % 32 == 0)
 #pragma unroll
-            for (int k = 0; k < n; k++) part[phase][k][threadIdx.x / 32] = x[k];
-        __syncthreads();
+            for (int k = 0; k < n; k++) part[k][(threadIdx.x - worker * L) / 32] = x[k];
+        row_sync<L, W>();
         j = 0;
-        ((x[j] = warps_join<OPS, warps>(part[phase][j]), j++), ...);
+        ((x[j] = warps_join<OPS, warps>(part[j]), j++), ...);
     }
 }
-template <int L> DEV void row_sync() {
-    if constexpr (L <= 32)
-        __syncwarp(lanes_mask<L>());
-    else
-        __syncthreads();
+/* The sums of N columns over W workers of a block, which lie one after the other. */
+template <int W, int N, class T> DEV void workers_sum(T *to, const T *from) {
+    for (int c = threadIdx.x; c < N; c += blockDim.x) {
+        T x = from[c];
+#pragma unroll
+        for (int w = 1; w < W; w++) x = sum_of::join(x, from[w * N + c]);
+        to[c] = x;
+    }
 }
 /* The sum of n numbers that lie `stride` apart, by NSLICES threads threadIdx.x, threadIdx.x + 32, ..;
  * the first of them gets it. Slices and their order are fixed. */

@@ -45,6 +45,7 @@ enum {
     CU_FUNC_SHARED = 1,
     CU_FUNC_REGISTERS = 4,
     CU_FUNC_MAX_DYNAMIC_SHARED = 8,
+    CU_FUNC_SHARED_CARVEOUT = 9, /* percent */
     CU_OWN_STREAM = 1,
     CU_CAPTURE_THREAD_LOCAL = 1,
     CU_VERSION_WANTED = 12000, /* the driver interface asked of cuGetProcAddress */
@@ -158,8 +159,9 @@ enum {
     LT_DESC_TRANSA = 3,
     LT_DESC_TRANSB = 4,
     LT_DESC_EPILOGUE = 7,
-    LT_DESC_BIAS = 8,     /* pointer; of the result's type */
-    LT_EPILOGUE_BIAS = 4, /* a value for each row of the column-major result */
+    LT_DESC_BIAS = 8,      /* pointer; of the result's type */
+    LT_EPILOGUE_BIAS = 4,  /* a value for each row of the column-major result */
+    LT_EPILOGUE_GELU = 32, /* the tanh form; may be added to the bias */
     LT_LAYOUT_BATCH_COUNT = 5,
     LT_LAYOUT_BATCH_STRIDE = 6,
     LT_PREF_WORKSPACE = 1,

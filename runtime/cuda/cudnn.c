@@ -322,12 +322,19 @@ static void packs_free(void *ptr) {
         if (a->packs[i]) a->d->dnn->api.cudnnBackendDestroyDescriptor(a->packs[i]);
 }
 
+/* Whether the plan's own kernels are the better choice. */
+static bool runs_own(const struct plan *p, const struct plan_launch *l) {
+    if (!l->ncalls) return false;
+    const struct plan_kernel *k = &p->kernels.at[p->calls.at[l->first_call].kernel];
+    return strcmp(interned(&p->strings, k->file), "attention_hopper.cu") == 0;
+}
+
 enum status attention_prepare(struct cuda *d, const struct plan *p, const struct plan_launch *l,
                               struct arena *a, struct attention **out) {
     enum dtype t = l->in[0].dtype;
     const char *origin = interned(&p->strings, l->origin);
     *out = NULL;
-    if (d->no_cudnn || (t != DT_bf16 && t != DT_f16)) return ST_OK;
+    if (d->no_cudnn || runs_own(p, l) || (t != DT_bf16 && t != DT_f16)) return ST_OK;
     struct dnn *n = dnn_open(d);
     const char *why = n->missing;
     struct dnn_problem problem;

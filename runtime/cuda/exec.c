@@ -57,7 +57,11 @@ static enum status load_kernel(struct cuda *d, const struct image *m, const char
 /* More than 48 KiB of shared memory, with what a kernel declares itself (never over 16 KiB), has to
  * be asked for. */
 static enum status allow_shared(struct cuda *d, struct loaded_kernel *k, uint32_t bytes) {
-    enum { FREE = 32 << 10 };
+    enum { FREE = 32 << 10, SEVERAL_FROM = 4 << 10, SEVERAL_TO = 112 << 10 };
+    /* Left alone, the driver gives less of it than several blocks of a processor need. */
+    if (bytes >= SEVERAL_FROM && bytes <= SEVERAL_TO && bytes > k->shared)
+        TRY_CU(d, cuFuncSetAttribute(k->function, CU_FUNC_SHARED_CARVEOUT, 100),
+               interned(&d->names, k->entry), "preferring shared memory");
     if (bytes <= FREE || bytes <= k->shared) return ST_OK;
     if (bytes > (uint32_t)d->shared_max)
         return diag_error(d->ctx, ST_UNSUPPORTED, interned(&d->names, k->entry),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* matmul.c - products through cuBLASLt: f32 or f64 in full arithmetic (TF32 when the plan asks),
- * bf16 and f16 summed in f32; any strides a plan allows, any batch axes, bias and residual in the
- * same launch. Which algorithm computes one is decided in matmul_choose.c. */
+ * bf16 and f16 summed in f32; any strides a plan allows, any batch axes, and what a plan folds into
+ * the launch. Which algorithm computes one is decided in matmul_choose.c. */
 #include "runtime/cuda/matmul.h"
 #include <limits.h>
 #include <string.h>
@@ -46,7 +46,7 @@ enum status library_memory(struct cuda *d) {
     return ST_OK;
 }
 
-static enum status lt_open(struct cuda *d) {
+enum status lt_open(struct cuda *d) {
     static const char *const new_names[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
     struct buf tried;
     if (d->lt_handle) return ST_OK;
@@ -181,7 +181,8 @@ static int32_t lt_compute(const struct plan_launch *l) {
 static void set_shape(struct product *p, const struct plan *plan, const struct plan_launch *l,
                       struct arena *arena) {
     struct shape *s = &p->shape;
-    s->bias = (int32_t)launch_int(l, ATTR_bias, 0);
+    if (launch_int(l, ATTR_bias, 0)) s->epilogue |= LT_EPILOGUE_BIAS;
+    if (launch_int(l, ATTR_gelu, 0)) s->epilogue |= LT_EPILOGUE_GELU;
     s->residual = (int32_t)launch_int(l, ATTR_residual, 0);
     s->beta = s->residual || launch_int(l, ATTR_add, 0);
     const struct plan_view *va = &l->in[0], *vb = &l->in[1], *vc = &l->out[0];
@@ -223,10 +224,22 @@ static enum status make_layout(struct cuda *d, int64_t batch, int32_t type, int6
     return ST_OK;
 }
 
+static enum status describe_epilogue(struct cuda *d, struct product *p) {
+    const int32_t *epilogue = &p->shape.epilogue;
+    const char *what = "describing what follows a product";
+    cu_ptr any = d->lt_workspace; /* proposals want to see a bias */
+    if (!*epilogue) return ST_OK;
+    TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_EPILOGUE, epilogue, sizeof *epilogue),
+           "", what);
+    if (*epilogue & LT_EPILOGUE_BIAS)
+        TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_BIAS, &any, sizeof any), "",
+               what);
+    return ST_OK;
+}
+
 static enum status make_descriptors(struct cuda *d, struct product *p) {
     const struct shape *s = &p->shape;
     const char *what = "describing a product";
-    int32_t epilogue = LT_EPILOGUE_BIAS;
     TRY_LT(d,
            cublasLtMatmulDescCreate(&p->desc, s->compute,
                                     s->compute == LT_COMPUTE_64F ? LT_R_64F : LT_R_32F),
@@ -235,15 +248,7 @@ static enum status make_descriptors(struct cuda *d, struct product *p) {
            what);
     TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_TRANSB, &s->tb, sizeof s->tb), "",
            what);
-    if (s->bias) {
-        TRY_LT(
-            d,
-            cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_EPILOGUE, &epilogue, sizeof epilogue),
-            "", what);
-        void *any = (void *)(uintptr_t)d->lt_workspace; /* proposals want to see one */
-        TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_BIAS, &any, sizeof any), "",
-               what);
-    }
+    TRY(describe_epilogue(d, p));
     int64_t n = s->batch;
     TRY(make_layout(d, n, s->operand, s->ta ? s->k : s->m, s->ta ? s->m : s->k, s->lda, s->sa,
                     &p->a));
@@ -262,20 +267,19 @@ static void product_free(void *ptr) {
         if (all[i]) lt->cublasLtMatrixLayoutDestroy(all[i]);
 }
 
-int product_call(struct cuda *d, const struct product *p, cu_ptr a, cu_ptr b, cu_ptr bias,
-                 cu_ptr add, cu_ptr c, const struct lt_algo *algo, size_t workspace) {
+int product_call(struct cuda *d, const struct product *p, const struct product_memory *at,
+                 const struct lt_algo *algo, size_t workspace) {
     float alpha = (float)p->alpha, beta = (float)p->shape.beta;
     double beta_wide = p->shape.beta;
     bool wide = p->shape.compute == LT_COMPUTE_64F;
-    if (p->shape.bias) {
-        void *at = (void *)(uintptr_t)bias;
-        int e = d->lt.cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_BIAS, &at, sizeof at);
-        if (e != 0) return e;
-    }
-    return d->lt.cublasLtMatmul(d->lt_handle, p->desc, wide ? (const void *)&p->alpha : &alpha, a,
-                                p->a, b, p->b, wide ? (const void *)&beta_wide : &beta, add,
-                                p->r ? p->r : p->c, c, p->c, algo, d->lt_workspace, workspace,
-                                d->stream);
+    int e = 0;
+    if (p->shape.epilogue & LT_EPILOGUE_BIAS)
+        e = d->lt.cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_BIAS, &at->bias, sizeof at->bias);
+    if (e != 0) return e;
+    return d->lt.cublasLtMatmul(d->lt_handle, p->desc, wide ? (const void *)&p->alpha : &alpha,
+                                at->a, p->a, at->b, p->b, wide ? (const void *)&beta_wide : &beta,
+                                at->add, p->r ? p->r : p->c, at->c, p->c, algo, d->lt_workspace,
+                                workspace, d->stream);
 }
 
 /* ---- the two calls -----------------------------------------------------------------------------
@@ -336,13 +340,16 @@ enum status product_run(struct cuda *d, const struct product *p, const cu_ptr *a
     for (int64_t l = 0; l < p->loops; l++) {
         const int64_t *o = p->offsets[l];
         cu_ptr x = at[0] + (cu_ptr)o[0], y = at[1] + (cu_ptr)o[1], c = at[p->nin] + (cu_ptr)o[2];
-        cu_ptr add = p->shape.residual ? at[p->nin - 1] + (cu_ptr)o[3] : c;
         if (p->clear) {
             TRY(clear_result(d, p, c, origin));
             continue;
         }
-        int e = product_call(d, p, p->swap ? y : x, p->swap ? x : y, p->shape.bias ? at[2] : 0, add,
-                             c, &p->algo->algo, p->algo->workspace);
+        struct product_memory m = {.a = p->swap ? y : x,
+                                   .b = p->swap ? x : y,
+                                   .c = c,
+                                   .add = p->shape.residual ? at[p->nin - 1] + (cu_ptr)o[3] : c,
+                                   .bias = p->shape.epilogue & LT_EPILOGUE_BIAS ? at[2] : 0};
+        int e = product_call(d, p, &m, &p->algo->algo, p->algo->workspace);
         TRY(lt_status(d, e, origin, "a product"));
     }
     return ST_OK;

@@ -14,7 +14,7 @@ struct shape {
     int64_t m, n, k, lda, ldb, ldc, ldr, batch, sa, sb, sc, sr;
     uint32_t align_a, align_b, align_c, align_r;
     int32_t ta, tb, operand, result, compute; /* element types and arithmetic as the library says */
-    int32_t bias, beta, residual;             /* no padding: shapes are compared as bytes */
+    int32_t epilogue, beta, residual; /* LT_EPILOGUE_*; no padding: shapes are compared as bytes */
 };
 struct chosen_algo {
     struct shape shape;
@@ -38,10 +38,15 @@ struct product {
     struct cuda *d;
 };
 
-/* The same call on other memory; a, b as cuBLASLt names them, `add` is c when there is no residual.
- * A library's error code. */
-int product_call(struct cuda *d, const struct product *p, cu_ptr a, cu_ptr b, cu_ptr bias,
-                 cu_ptr add, cu_ptr c, const struct lt_algo *algo, size_t workspace);
+/* Where one call works; a, b as cuBLASLt names them, `add` is c when there is no residual. */
+struct product_memory {
+    cu_ptr a, b, c, add, bias;
+};
+/* A library's error code. */
+int product_call(struct cuda *d, const struct product *p, const struct product_memory *at,
+                 const struct lt_algo *algo, size_t workspace);
+/* Open the library; only the first call does anything. */
+enum status lt_open(struct cuda *d) MUST_USE;
 /* ST_OK, or a diagnostic with the library's words. */
 enum status lt_status(struct cuda *d, int result, const char *origin, const char *what) MUST_USE;
 const char *lt_words(int result);

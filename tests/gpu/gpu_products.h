@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpu_products.h - graphs of bf16 products with bias, residual and accumulation, in sizes whose
- * rows are aligned to anything from 2 to 16 bytes; operands are parameters, results outputs. */
+/* gpu_products.h - graphs of bf16 products with bias, residual, accumulation and GELU, in sizes
+ * whose rows are aligned to anything from 2 to 16 bytes; operands are parameters, results outputs.
+ */
 #ifndef LATHE_TESTS_GPU_PRODUCTS_H
 #define LATHE_TESTS_GPU_PRODUCTS_H
 
 #include "ir/build.h"
 #include "ir/plan.h"
 
-static const int64_t product_sizes[][3] = {{1, 17, 129},   {3, 1, 17},     {17, 129, 3},
-                                           {127, 3, 127},  {129, 127, 17}, {129, 130, 1},
-                                           {64, 256, 512}, {300, 768, 96}};
+static const int64_t product_sizes[][3] = {
+    {1, 17, 129},  {3, 1, 17},     {17, 129, 3},   {127, 3, 127}, {129, 127, 17},
+    {129, 130, 1}, {64, 256, 512}, {300, 768, 96}, {1, 8, 16},    {129, 136, 40}};
 enum {
-    PRODUCT_FORMS = 6,
+    PRODUCT_FORMS = 7,
     PRODUCT_SIZES = sizeof product_sizes / sizeof product_sizes[0],
     PRODUCT_ITEMS = PRODUCT_FORMS * PRODUCT_SIZES
 };
 static const char *const product_names[PRODUCT_FORMS] = {
-    "product", "bias", "bias and residual", "f32 result", "accumulation in f32", "f32 with both"};
+    "product",       "bias", "bias and residual", "f32 result", "accumulation in f32",
+    "f32 with both", "gelu"};
 
 static inline val_id product_param(struct graph *g, const char *name, enum dtype t, int64_t rows,
                                    int64_t cols) {
@@ -29,6 +31,13 @@ static inline val_id product_param(struct graph *g, const char *name, enum dtype
     struct attr a[] = {{.key = ATTR_name, .s = name},
                        {.key = ATTR_init, .blob = graph_blob(g, at, n * size, false)}};
     return graph_source(g, OP_param, &type, a, 2, (str_id){0});
+}
+
+/* cast(gelu(cast(x))), the tanh form. */
+static inline val_id product_gelu(struct graph *g, val_id x) {
+    struct attr a = {.key = ATTR_approximate, .i = true};
+    val_id wide = build_cast(g, x, DT_f32, (str_id){0});
+    return build_cast(g, graph_add(g, OP_gelu, &wide, 1, &a, 1, (str_id){0}), DT_bf16, (str_id){0});
 }
 
 static inline struct graph *product_graph(struct ctx *c, int item) {
@@ -47,10 +56,11 @@ static inline struct graph *product_graph(struct ctx *c, int item) {
     } else if (form) {
         y = wide;
         val_id add[2] = {product_param(g, "s", t, 0, z[1]), product_param(g, "r", t, z[0], z[1])};
-        int count = form == 1 ? 1 : form == 3 ? 0 : 2;
+        int count = form == 1 || form == 6 ? 1 : form == 3 ? 0 : 2;
         for (int i = 0; i < count; i++)
             y = build_2(g, OP_add, y, t == DT_bf16 ? build_cast(g, add[i], DT_f32, o) : add[i], o);
         if (t == DT_bf16 && count) y = build_cast(g, y, DT_bf16, o);
+        if (form == 6) y = product_gelu(g, y);
     }
     graph_add_output(g, "y", y);
     return g;

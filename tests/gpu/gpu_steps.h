@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* gpu_steps.h - graphs of one optimizer step over tensors of odd sizes, joined in one launch, and
- * of scatters whose rows are named by few, many and most of the indices, and of casts of many
- * tensors; results are outputs. */
+/* gpu_steps.h - graphs of one optimizer step over tensors of odd sizes, joined in one launch, also
+ * with 8-bit states, of scatters whose rows are named by few, many and most of the indices, of
+ * casts of many tensors, and of quantization; results are outputs. */
 #ifndef LATHE_TESTS_GPU_STEPS_H
 #define LATHE_TESTS_GPU_STEPS_H
 
-#include "step_graph.h"
+#include "quantize_graph.h"
+#include "small_graph.h"
 
 static const int64_t step_sizes[] = {1, 3, 17, 127, 129, 1000, 4097, 8192, 8193, 70001};
 enum { STEP_SIZES = sizeof step_sizes / sizeof step_sizes[0] };
@@ -31,7 +32,9 @@ enum {
     STEP_CASES = sizeof step_cases / sizeof step_cases[0],
     SCATTER_CASES = sizeof scatter_cases / sizeof scatter_cases[0],
     CAST_CASES = 2,
-    STEP_ITEMS = STEP_CASES + SCATTER_CASES + CAST_CASES
+    OTHER_ITEMS = STEP_CASES + SCATTER_CASES + CAST_CASES,
+    QUANT_FIRST = OTHER_ITEMS + SMALL_CASES,
+    STEP_ITEMS = QUANT_FIRST + QUANT_ITEMS
 };
 
 static inline struct graph *scatter_graph(struct ctx *x, int k) {
@@ -83,6 +86,8 @@ static inline struct graph *cast_graph(struct ctx *x, int k) {
 }
 
 static inline struct graph *step_item_graph(struct ctx *x, int item) {
+    if (item >= QUANT_FIRST) return quant_item_graph(x, item - QUANT_FIRST);
+    if (item >= OTHER_ITEMS) return small_graph(x, &small_cases[item - OTHER_ITEMS]);
     if (item < STEP_CASES) return step_graph(x, &step_cases[item]);
     item -= STEP_CASES;
     return item < SCATTER_CASES ? scatter_graph(x, item) : cast_graph(x, item - SCATTER_CASES);
@@ -90,14 +95,24 @@ static inline struct graph *step_item_graph(struct ctx *x, int item) {
 
 static inline const char *step_item_name(int item) {
     if (item < STEP_CASES) return "step";
+    if (item >= QUANT_FIRST) return "quantize";
+    if (item >= OTHER_ITEMS) return "8-bit states";
     return item < STEP_CASES + SCATTER_CASES ? "scatter" : "cast";
 }
 
 /* Of the largest element. Sums of bf16 are rounded once, but add in another order on the CPU. */
 static inline double step_tolerance(int item) {
-    if (item < STEP_CASES) return 2e-6;
+    if (item >= QUANT_FIRST) return 0;
+    if (item < STEP_CASES || item >= OTHER_ITEMS) return 2e-6;
     if (item >= STEP_CASES + SCATTER_CASES) return 0; /* the same bits */
     return scatter_cases[item - STEP_CASES].dtype == DT_bf16 ? 8e-3 : 2e-5;
+}
+
+/* Output `name` has the same bits on both: states of 8 bits, and what belongs to them; codes. NaN
+ * has many. */
+static inline bool step_exact(int item, const char *name) {
+    if (item >= QUANT_FIRST) return strncmp(name, "codes", 5) == 0;
+    return item >= OTHER_ITEMS && name[0] != 'w';
 }
 
 #endif

@@ -127,6 +127,74 @@ static void bench_step(struct kit *k, const char *what, int n, const int64_t *si
     graph_destroy(g);
 }
 
+/* 8-bit m and v. All tensors begin with the same values; states are what steps make of 0. */
+struct small_bench {
+    struct graph *g;
+    const void *w, *d;
+    enum dtype gradient;
+};
+
+static void *values_of(struct graph *g, enum dtype t, int64_t n) {
+    size_t size = dtype_size(t);
+    char *at = ARENA_ARRAY(&g->arena, char, size *(size_t)n);
+    uint64_t seed = 3;
+    for (int64_t i = 0; i < n; i++) {
+        double x = 1e-3 * step_value(&seed, false);
+        dtype_store(t, at + (size_t)i * size, x < 0 ? x - 3e-4 : x + 3e-4);
+    }
+    return at;
+}
+
+static val_id small_source(struct small_bench *s, const char *kind, int k, enum dtype t, int64_t n,
+                           const void *data, double fill) {
+    struct type type = {.dtype = t, .rank = 1, .dims = {n}};
+    const char *name = arena_printf(&s->g->arena, "%s%d", kind, k);
+    struct attr at[2] = {{.key = ATTR_name, .s = name}, {.key = ATTR_fill, .f = fill}};
+    if (data)
+        at[1] = (struct attr){.key = ATTR_init,
+                              .blob = graph_blob(s->g, data, dtype_size(t) * (size_t)n, false)};
+    return graph_source(s->g, OP_state, &type, at, 2, (str_id){0});
+}
+
+static void add_small(struct small_bench *s, int k, int64_t n, val_id lr, val_id step,
+                      val_id factor, bool stochastic) {
+    struct graph *g = s->g;
+    str_id o = {0};
+    int64_t groups = (n + 127) / 128;
+    val_id d = small_source(s, "g", k, s->gradient, n, s->d, 0);
+    val_id in[10] = {small_source(s, "w", k, DT_f32, n, s->w, 0), d};
+    if (s->gradient != DT_f32) in[1] = build_cast(g, d, DT_f32, o);
+    in[1] = build_2(g, OP_mul, in[1], factor, o);
+    for (int j = 0; j < 2; j++) {
+        in[2 + 3 * j] = small_source(s, j ? "v" : "m", k, DT_e4m3, n, NULL, 0);
+        in[3 + 3 * j] = small_source(s, j ? "v.amax" : "m.amax", k, DT_f32, groups, NULL, 0);
+        in[4 + 3 * j] = small_source(s, j ? "v.k" : "m.k", k, DT_u8, groups, NULL, 16);
+    }
+    in[8] = lr, in[9] = step;
+    struct attr at[2] = {{.key = ATTR_weight_decay, .f = 0.1},
+                         {.key = ATTR_stochastic, .i = stochastic}};
+    val_id y = graph_add(g, OP_adam8, in, 10, at, 2, o);
+    for (int j = 0; j < 7; j++) graph_add_update(g, in[j ? j + 1 : 0], val_at(y, j));
+}
+
+static void bench_small(struct kit *k, const char *what, int n, const int64_t *sizes,
+                        enum dtype gradient, bool stochastic) {
+    struct small_bench s = {.g = graph_create(&k->ctx, "small"), .gradient = gradient};
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) most = sizes[i] > most ? sizes[i] : most;
+    s.w = values_of(s.g, DT_f32, most), s.d = values_of(s.g, gradient, most);
+    val_id factor = small_source(&s, "factor", 0, DT_f32, 1, NULL, 1);
+    val_id lr = small_source(&s, "lr", 0, DT_f32, 1, NULL, 1e-3);
+    val_id step = small_source(&s, "step", 0, DT_i64, 1, NULL, 3);
+    factor = build_reshape(s.g, factor, NULL, 0, (str_id){0});
+    lr = build_reshape(s.g, lr, NULL, 0, (str_id){0});
+    step = build_reshape(s.g, step, NULL, 0, (str_id){0});
+    for (int i = 0; i < n; i++) add_small(&s, i, sizes[i], lr, step, factor, stochastic);
+    graph_settle(s.g);
+    (void)measure(k, s.g, what);
+    graph_destroy(s.g);
+}
+
 /* ---- embedding ---------------------------------------------------------------------------------
  */
 static void bench_rows(struct kit *k, const char *what, int64_t n, int64_t width, enum dtype t) {
@@ -164,8 +232,12 @@ static int body(struct kit *k, const struct cuda_options *o) {
     bench_step(k, "GPT-2 124M, f32 gradients", n, sizes, DT_f32, OP_adam);
     bench_step(k, "GPT-2 124M, bf16 gradients", n, sizes, DT_bf16, OP_adam);
     bench_step(k, "GPT-2 124M, bf16 gradients", n, sizes, DT_bf16, OP_sgd);
+    bench_small(k, "GPT-2 124M, 8-bit states, f32 g", n, sizes, DT_f32, false);
+    bench_small(k, "GPT-2 124M, 8-bit states, bf16 g", n, sizes, DT_bf16, false);
+    bench_small(k, "the same, v at random", n, sizes, DT_bf16, true);
     n = llama_sizes(sizes);
     bench_step(k, "Llama 1.28B, bf16 gradients", n, sizes, DT_bf16, OP_adam);
+    bench_small(k, "Llama 1.28B, 8-bit states, bf16 g", n, sizes, DT_bf16, true);
     bench_rows(k, "65536 rows of 768, bf16", 65536, 768, DT_bf16);
     bench_rows(k, "65536 rows of 768, f32", 65536, 768, DT_f32);
     bench_rows(k, "32768 rows of 2048, bf16", 32768, 2048, DT_bf16);

@@ -8,6 +8,7 @@
  * _FAIL (what the first kernel gives) and FAKE_NVRTC_FAIL (a file that does not compile). */
 #include "runtime/cuda/cuda_api.h"
 #include <dlfcn.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,7 +288,10 @@ static int f_function(cu_function *f, cu_module m, const char *name) {
 }
 static int f_set_function(cu_function f, int attribute, int value) {
     (void)f;
-    return attribute == CU_FUNC_MAX_DYNAMIC_SHARED && value <= 232448 ? 0 : 1;
+    int most = attribute == CU_FUNC_MAX_DYNAMIC_SHARED ? 232448
+               : attribute == CU_FUNC_SHARED_CARVEOUT  ? 100
+                                                       : -1;
+    return value <= most ? 0 : 1;
 }
 static int f_get_function(int *value, int attribute, cu_function f) {
     (void)attribute, (void)f;
@@ -427,6 +431,7 @@ LT(int, cublasLtMatrixLayoutSetAttribute, (lt_layout l, int key, const void *at,
 }
 LT(int, cublasLtMatmulPreferenceCreate, (lt_preference * p)) {
     *p = calloc(1, sizeof **p);
+    for (int i = 0; i < 4; i++) (*p)->align[i] = 256;
     return 0;
 }
 LT(int, cublasLtMatmulPreferenceDestroy, (lt_preference p)) {
@@ -448,7 +453,7 @@ LT(int, cublasLtMatmulAlgoGetHeuristic,
     if ((d->tb ? b->cols : b->rows) != k || (d->ta ? a->cols : a->rows) != e->rows) return 7;
     if (c->rows != e->rows || c->cols != e->cols || c->type != e->type) return 7;
     if (a->batch != b->batch || a->batch != c->batch || a->batch != e->batch) return 7;
-    if (a->type != b->type || (d->epilogue == LT_EPILOGUE_BIAS && !d->bias)) return 7;
+    if (a->type != b->type || (d->epilogue & LT_EPILOGUE_BIAS && !d->bias)) return 7;
     bool low = a->type == LT_R_16BF || a->type == LT_R_16F;
     if (e->type != a->type && !(low && e->type == LT_R_32F)) return 15;
     if ((d->compute == LT_COMPUTE_64F) != (a->type == LT_R_64F)) return 15;
@@ -494,6 +499,14 @@ static int64_t size_of(int type) {
     return type == LT_R_64F ? 8 : type == LT_R_32F ? 4 : 2;
 }
 
+/* What the epilogue makes of a sum. */
+static double finish(lt_desc d, lt_layout le, int64_t row, double r) {
+    if (d->epilogue & LT_EPILOGUE_BIAS) r += get(d->bias, row, le->type);
+    if (d->epilogue & LT_EPILOGUE_GELU)
+        r = 0.5 * r * (1 + tanh(0.7978845608028654 * (r + 0.044715 * r * r * r)));
+    return r;
+}
+
 LT(int, cublasLtMatmul,
    (lt_handle h, lt_desc d, const void *alpha, cu_ptr a, lt_layout la, cu_ptr b, lt_layout lb,
     const void *beta, cu_ptr c, lt_layout lc, cu_ptr e, lt_layout le, const struct lt_algo *algo,
@@ -515,8 +528,8 @@ LT(int, cublasLtMatmul,
             sum += get(pa, d->ta ? row * la->ld + j : j * la->ld + row, la->type) *
                    get(pb, d->tb ? j * lb->ld + col : col * lb->ld + j, lb->type);
         double r = x * sum + (y != 0 ? y * get(pc, 0, lc->type) : 0);
-        if (d->epilogue == LT_EPILOGUE_BIAS) r += get(d->bias, row, le->type);
-        put((char *)host(e) + (batch * le->stride + col * le->ld + row) * out, le->type, r);
+        put((char *)host(e) + (batch * le->stride + col * le->ld + row) * out, le->type,
+            finish(d, le, row, r));
     }
     return 0;
 }

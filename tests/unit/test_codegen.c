@@ -290,6 +290,59 @@ for (uint32_t k = 1; k < 3; k++) {
 plan_destroy(p);
 END
 
+    /* q, k and v of a joined product, q and k rotated; `also`: the product's rows are read again.
+     */
+    static struct graph *
+    rotated_attention(struct graph *g, bool also) {
+    val_id x = input(g, "x", F32(10, 3)), c = param(g, "c", F32(5, 2)),
+           s = param(g, "s", F32(5, 2));
+    val_id m = build_matmul(g, x, param(g, "w", F32(3, 24)), false, false, none), in[3];
+    val_id qkv = build_reshape(g, m, (dim[]){2, 5, 24}, 3, none);
+    for (int k = 0; k < 3; k++) {
+        in[k] = build_slice(g, qkv, (dim[]){0, 0, 8 * k}, (dim[]){2, 5, 8}, NULL, none);
+        in[k] = build_reshape(g, in[k], (dim[]){2, 5, 2, 4}, 4, none);
+        in[k] = build_transpose(g, in[k], (int64_t[]){0, 2, 1, 3}, none);
+        if (k < 2) in[k] = rotated(g, in[k], c, s);
+    }
+    struct attr a = {.key = ATTR_scale, .f = 0.5};
+    val_id y = graph_add(g, OP_attention, in, 3, &a, 1, none);
+    graph_add_output(g, "y", y);
+    if (also) graph_add_output(g, "z", build_matmul(g, x, m, true, false, none));
+    return g;
+}
+
+/* Rotated q and k take the place of q and k beside v; nothing else is kept. */
+BEGIN(rotations_overwrite_their_parts)
+struct plan *p = build_logged(&t, rotated_attention(g, false), &fused);
+ck_assert_uint_eq(p->launches.n, 4); /* the product, two rotations, attention */
+buf_id b = p->launches.at[0].out[0].buffer;
+const struct plan_launch *l = &p->launches.at[3];
+ck_assert_int_eq(l->kind, LAUNCH_attention);
+for (int k = 0; k < 3; k++) {
+    static const int64_t want[4] = {120, 4, 24, 1};
+    ck_assert_uint_eq(l->in[k].buffer.i, b.i);
+    ck_assert_int_eq(l->in[k].offset, 8 * k);
+    ck_assert_mem_eq(l->in[k].strides, want, sizeof want);
+}
+for (uint32_t k = 1; k < 3; k++)
+    for (uint32_t j = 0; j < 2; j++) {
+        ck_assert_uint_eq(p->launches.at[k].out[j].buffer.i, b.i);
+        ck_assert_int_eq(p->launches.at[k].out[j].offset, 8 * (k - 1) + 2 * j);
+    }
+ck_assert_uint_eq(p->launches.at[1].out[0].buffer.i, p->launches.at[2].out[0].buffer.i);
+plan_destroy(p);
+END
+
+/* Not where the whole product is read afterwards. */
+BEGIN(what_is_read_again_is_not_overwritten)
+struct plan *p = build_logged(&t, rotated_attention(g, true), &fused);
+for (uint32_t k = 0; k < p->launches.n; k++)
+    for (uint32_t j = 0; p->launches.at[k].kind == LAUNCH_group && j < p->launches.at[k].nout; j++)
+        for (uint32_t i = 0; i < p->launches.at[k].nin; i++)
+            ck_assert_uint_ne(p->launches.at[k].out[j].buffer.i, p->launches.at[k].in[i].buffer.i);
+plan_destroy(p);
+END
+
 BEGIN(concat_is_written_in_place)
 val_id a = input(g, "a", F32(3, 4)), b = input(g, "b", F32(5, 3));
 val_id x = build_1(g, OP_exp, a, none);
@@ -434,6 +487,8 @@ int main(void) {
     tcase_add_test(tc, no_cycles);
     tcase_add_test(tc, attention_heads_are_views);
     tcase_add_test(tc, attention_gradients_are_stacked_in_place);
+    tcase_add_test(tc, rotations_overwrite_their_parts);
+    tcase_add_test(tc, what_is_read_again_is_not_overwritten);
     tcase_add_test(tc, rotated_gradients_are_stacked_in_place);
     tcase_add_test(tc, concat_is_written_in_place);
     tcase_add_test(tc, optimizer_works_in_place);

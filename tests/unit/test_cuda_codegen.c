@@ -159,6 +159,62 @@ START_TEST(test_labels) {
 }
 END_TEST
 
+/* Where the kernels for Hopper are used: what they keep, and that they compile. */
+START_TEST(test_attention_hopper) {
+    static const struct {
+        const char *operands, *attrs;
+        enum dtype low;
+        int arch;
+        int64_t want; /* bytes; 0: others are used */
+    } forms[] = {
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=0.125 causal=1", DT_bf16, 90,
+         2 * 4 * 2 * 3 * 128},
+        {"f[1,8,300,128] f[1,2,300,128] f[1,2,300,128]", "scale=-0.1 causal=1", DT_bf16, 90,
+         2 * 4 * 8 * 384},
+        {"f[3,4,1,64] f[3,2,1000,64] f[3,2,1000,64]", "scale=1", DT_f16, 90, 2 * 4 * 12 * 128},
+        {"f[1,2,640,128] f[1,2,17,128] f[1,2,17,128]", "scale=1 causal=1", DT_f16, 90,
+         2 * 4 * 2 * 640},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1", DT_bf16, 80, 0},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1", DT_bf16, 100, 0},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1", DT_f32, 90, 0},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=0", DT_bf16, 90, 0},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 softcap=2", DT_bf16, 90, 0},
+        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,128]", "scale=1", DT_bf16, 90, 0},
+        {"f[2,3,65,96] f[2,3,65,96] f[2,3,65,96]", "scale=1", DT_bf16, 90, 0},
+    };
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    struct plan *all = plan_create(&t.ctx, "all");
+    struct map seen;
+    map_init(&seen, &t.arena);
+    all->cuda_arch = 90;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        struct op_case k = {OP_attention, forms[i].operands, forms[i].attrs};
+        struct graph *g = case_graph_in(&t.ctx, &k, DT_f32, forms[i].low);
+        struct pass_ctx c = {.ctx = &t.ctx, .scratch = &t.arena};
+        ck_assert_msg(pass_grad(&c, g) == ST_OK, "%s", t.log);
+        struct plan *p = cuda_plan(&t, g, forms[i].arch, false, k.operands);
+        check_calls(p, k.operands);
+        for (uint32_t j = 0; j < p->launches.n; j++) {
+            const struct plan_launch *l = &p->launches.at[j];
+            if (l->kind != LAUNCH_attention_grad) continue;
+            uint32_t kernel = p->calls.at[l->first_call].kernel;
+            const char *file = interned(&p->strings, p->kernels.at[kernel].file);
+            ck_assert_msg((strcmp(file, "attention_hopper.cu") == 0) == (forms[i].want > 0),
+                          "%zu: %s", i, file);
+            if (forms[i].want) ck_assert_int_eq(plan_cuda_workspace(p, j), forms[i].want);
+        }
+        if (forms[i].want) collect(&t, p, all, &seen);
+        plan_destroy(p);
+        graph_destroy(g);
+    }
+    compile_all(&t, all, "attention");
+    plan_destroy(all);
+    test_end(&t);
+}
+END_TEST
+
 /* What cuDNN may use for the gradient of attention, and when. Tiles of 128, 64 KiB of slack. */
 START_TEST(test_library_scratch) {
     static const struct {
@@ -167,7 +223,7 @@ START_TEST(test_library_scratch) {
         int arch;
         int64_t want;
     } forms[] = {
-        {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_bf16, 90,
+        {"f[2,3,65,72] f[2,3,65,72] f[2,3,65,72]", "scale=1 causal=1", DT_bf16, 90,
          2 * 3 * 128 * (2 * 128 + 4) + 65536},
         {"f[2,3,65,64] f[2,3,65,64] f[2,3,65,64]", "scale=1 causal=1", DT_f16, 80,
          2 * 3 * 128 * (2 * 128 + 4) + 65536},
@@ -227,7 +283,8 @@ static struct graph *gpt_step(struct test_env *t, struct gpt_size size) {
     return g;
 }
 
-static void compile_gpt(int arch, struct gpt_size size, uint32_t at_most) {
+/* Kernels of small models are compiled by tests/model/test_kernels.c. */
+static void check_gpt(int arch, struct gpt_size size, uint32_t at_most, bool compile) {
     struct test_env t;
     test_begin(&t);
     TEST_LANDING(&t);
@@ -241,7 +298,7 @@ static void compile_gpt(int arch, struct gpt_size size, uint32_t at_most) {
     ck_assert_msg(p->kernels.n <= at_most, "%u kernels, expected at most %u", p->kernels.n,
                   at_most);
     collect(&t, p, all, &seen);
-    compile_all(&t, all, "gpt");
+    if (compile) compile_all(&t, all, "gpt");
     plan_destroy(p);
     plan_destroy(all);
     graph_destroy(g);
@@ -250,13 +307,13 @@ static void compile_gpt(int arch, struct gpt_size size, uint32_t at_most) {
 
 START_TEST(test_gpt_small) {
     static const int archs[] = {80, 90, 100};
-    compile_gpt(archs[_i], (struct gpt_size){2, 9, 12, 3, 2, 37}, 60);
+    check_gpt(archs[_i], (struct gpt_size){2, 9, 12, 3, 2, 37}, 60, false);
 }
 END_TEST
 
 /* The shapes of a real one; few layers, because equal layers share their kernels. */
 START_TEST(test_gpt_large) {
-    compile_gpt(90, (struct gpt_size){8, 256, 768, 12, 2, 50257}, 60);
+    check_gpt(90, (struct gpt_size){8, 256, 768, 12, 2, 50257}, 60, true);
 }
 END_TEST
 
@@ -338,6 +395,7 @@ int main(void) {
     tcase_add_loop_test(c, test_gpt_small, 0, 3);
     tcase_add_test(c, test_gpt_large);
     tcase_add_test(c, test_labels);
+    tcase_add_test(c, test_attention_hopper);
     tcase_add_test(c, test_library_scratch);
     tcase_add_test(c, test_cases_80);
     tcase_add_test(c, test_cases_90);

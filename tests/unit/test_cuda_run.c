@@ -356,7 +356,7 @@ struct product_case {
     bool ta, tb, tc, repeat_b, add; /* transposed views; b repeated along the batch */
     bool odd;                       /* gaps: offsets and rows that are not packed */
     enum dtype result;              /* DT_NONE: as the operands */
-    bool bias, residual;
+    bool bias, residual, gelu;
 };
 static const struct product_case products[] = {
     {DT_f32, 0, 1, 1, 3, 5, 7, 0, 0, 0, 0, 0, 0, .result = DT_NONE},
@@ -385,6 +385,8 @@ static const struct product_case products[] = {
     {DT_f32, 0, 1, 1, 1, 129, 7, 0, 1, 0, 0, 0, 0, .result = DT_f32, .bias = true},
     {DT_f64, 0, 1, 1, 129, 1, 7, 0, 1, 0, 0, 0, 0, .result = DT_f64, .bias = true,
      .residual = true},
+    {DT_bf16, 0, 1, 1, 17, 24, 8, 0, 1, 0, 0, 0, 0, .result = DT_bf16, .gelu = true},
+    {DT_bf16, 0, 1, 1, 5, 8, 40, 1, 0, 0, 0, 0, 0, .result = DT_bf16, .bias = true, .gelu = true},
 };
 
 /* A matrix view [b0, b1, rows, cols] of a fresh buffer. */
@@ -434,6 +436,8 @@ static void check_product(const struct product_case *c, const struct plan_view v
         want = scale * want + (c->add ? at(before, &v[2], i) : 0);
         if (c->residual) want += at(mem[4], &v[4], i);
         if (c->bias) want += at(mem[3], &v[3], &i[r + 1]);
+        if (c->gelu)
+            want *= 0.5 * (1 + tanh(0.7978845608 * (want + 0.044715 * want * want * want)));
         double got = at(mem[2], &v[2], i);
         ck_assert_msg(fabs(got - want) < 1e-4 + tolerance * fabs(want),
                       "case %d: element %lld is %g, expected %g", (int)(c - products), (long long)e,
@@ -455,14 +459,15 @@ static struct plan *product_plan(struct test_env *t, const struct product_case *
     struct attr attrs[] = {{.key = ATTR_scale, .f = 0.5},
                            {.key = ATTR_add, .i = c->add},
                            {.key = ATTR_bias, .i = c->bias},
-                           {.key = ATTR_residual, .i = c->residual}};
+                           {.key = ATTR_residual, .i = c->residual},
+                           {.key = ATTR_gelu, .i = c->gelu}};
     struct plan_launch l = {.kind = LAUNCH_matmul, .nin = 2, .nout = 1};
     l.in = ARENA_ARRAY(&p->arena, struct plan_view, 5);
     l.out = &l.in[4];
-    struct attr *kept = ARENA_ARRAY(&p->arena, struct attr, 4);
+    struct attr *kept = ARENA_ARRAY(&p->arena, struct attr, 5);
     memcpy(kept, attrs, sizeof attrs);
     l.attrs = kept;
-    l.nattrs = 4;
+    l.nattrs = 5;
     memcpy(l.in, v, 2 * sizeof *v);
     if (c->bias) l.in[l.nin++] = v[3];
     if (c->residual) l.in[l.nin++] = v[4];

@@ -524,6 +524,7 @@ static void setup(void) {
 static void teardown(void) {
     ck_assert_int_eq(sys_remove_tree(&env.ctx, dir), ST_OK);
     onnx_free(last);
+    last = NULL; /* the next test may run in this process */
     test_end(&env);
 }
 

@@ -297,6 +297,76 @@ START_TEST(test_accumulate) {
 }
 END_TEST
 
+/* ---- 8-bit states -------------------------------------------------------------------------- */
+static uint32_t count_op(const struct graph *g, enum op op) {
+    uint32_t n = 0;
+    for (uint32_t i = 1; i < g->nodes.n; i++) n += graph_node(g, (node_id){i})->op == op;
+    return n;
+}
+
+static const struct {
+    const char *recipe;
+    double beta2;
+    int64_t accumulate;
+    bool rewritten, stochastic;
+    enum dtype m, v;
+} small_cases[] = {
+    {"state.m = e4m3 expand\nstate.v = e4m3 expand", 0.95, 1, true, false, DT_e4m3, DT_e4m3},
+    {"state.m = e4m3 expand\nstate.v = e5m2 expand", 0.999, 1, true, true, DT_e4m3, DT_e5m2},
+    {"state.m = e4m3 group 64\nstate.v = e4m3 group 64 nearest", 0.999, 3, true, false, DT_e4m3,
+     DT_e4m3},
+    {"state.v = e4m3 expand full stochastic", 0.95, 2, true, true, DT_f32, DT_e4m3},
+    {"state.m = e5m2", 0.999, 1, true, false, DT_e5m2, DT_f32},
+    {"state.m = e4m3\nstate.v = e4m3\nstate.wide = q, w", 0.95, 1, false, false, DT_f32, DT_f32},
+    {"state.m = f32\nstate.v = f32", 0.95, 1, false, false, DT_f32, DT_f32},
+};
+
+START_TEST(test_small_states) {
+    struct fixture f;
+    struct recipe r;
+    const char *text = small_cases[_i].recipe;
+    start(&f, DT_f32);
+    f.train.optimizer = OPT_ADAMW;
+    f.train.beta2 = small_cases[_i].beta2;
+    f.train.accumulate = small_cases[_i].accumulate;
+    compile(&f);
+    if (setjmp(f.t.landing)) ck_abort_msg("unwound: %s", f.t.log);
+    ck_assert_msg(recipe_parse(&f.t.ctx, &f.t.arena, "r", text, strlen(text), &r) == ST_OK, "%s",
+                  f.t.log);
+    f.c.recipe = &r;
+    uint32_t updates = f.g->updates.n;
+    ck_assert_msg(pass_optimizer_states(&f.c, f.g) == ST_OK, "%s", f.t.log);
+    ck_assert_msg(graph_verify(f.g, "optimizer_states") == ST_OK, "%s", f.t.log);
+    const struct graph *g = f.g;
+    bool rewritten = small_cases[_i].rewritten;
+    ck_assert_uint_eq(count_op(g, OP_adam), !rewritten);
+    ck_assert_uint_eq(count_op(g, OP_adam8), rewritten);
+    ck_assert_uint_eq(g->updates.n, updates + (rewritten ? 4 : 0));
+    ck_assert_int_eq(val_type(g, graph_find(g, "w.m"))->dtype, small_cases[_i].m);
+    ck_assert_int_eq(val_type(g, graph_find(g, "w.v"))->dtype, small_cases[_i].v);
+    for (uint32_t i = 1; i < g->nodes.n; i++)
+        if (graph_node(g, (node_id){i})->op == OP_adam8) {
+            ck_assert(attr_bool(g, (node_id){i}, ATTR_stochastic) == small_cases[_i].stochastic);
+            ck_assert_double_eq(attr_float(g, (node_id){i}, ATTR_beta2), small_cases[_i].beta2);
+        }
+    if (rewritten) {
+        const char *names[2] = {"w.m", "w.v"};
+        for (int k = 0; k < 2; k++) {
+            bool wide = (k ? small_cases[_i].v : small_cases[_i].m) == DT_f32;
+            val_id amax = graph_find(g, arena_printf(&f.t.arena, "%s.amax", names[k]));
+            val_id exponent = graph_find(g, arena_printf(&f.t.arena, "%s.k", names[k]));
+            ck_assert_int_eq(type_count(val_type(g, amax)), !wide);
+            ck_assert_int_eq(type_count(val_type(g, exponent)), !wide);
+            ck_assert_int_eq(val_type(g, exponent)->dtype, DT_u8);
+            ck_assert_double_eq(attr_float(g, val_def(g, exponent), ATTR_fill), 16);
+            ck_assert_str_eq(attr_str(g, val_def(g, amax), ATTR_role), "optimizer");
+        }
+    }
+    ck_assert(graph_settle(f.g) == false); /* nothing dead was left behind */
+    finish(&f);
+}
+END_TEST
+
 /* ---- names and messages -------------------------------------------------------------------- */
 START_TEST(test_names_taken) {
     struct fixture f;
@@ -363,6 +433,7 @@ int main(void) {
     tcase_add_test(tc, test_clip);
     tcase_add_test(tc, test_interface);
     tcase_add_test(tc, test_accumulate);
+    tcase_add_loop_test(tc, test_small_states, 0, sizeof small_cases / sizeof small_cases[0]);
     tcase_add_test(tc, test_names_taken);
     tcase_add_test(tc, test_messages);
     suite_add_tcase(s, tc);

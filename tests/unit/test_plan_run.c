@@ -40,9 +40,9 @@ static double input_value(const char *name, int64_t i) {
 }
 
 static bool feed(void *user, const char *name, double *at, int64_t n) {
-    static const char *const inputs[] = {"lr", "labels", "tokens", "image"};
+    static const char *const inputs[] = {"lr", "labels", "tokens", "image", "cos", "sin"};
     (void)user;
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 6; k++) {
         if (strcmp(name, inputs[k]) != 0) continue;
         for (int64_t i = 0; i < n; i++) at[i] = input_value(name, i);
         return true;
@@ -212,6 +212,85 @@ END_TEST
 
 START_TEST(conv_unfused) {
     run_conv(true, "conv net, unfused");
+}
+END_TEST
+
+/* ---- attention whose queries and keys are rotated inside a joined product ------------------- */
+static val_id make_input(struct graph *g, const char *name, int rank, const int64_t *dims) {
+    struct type t = {.dtype = DT_f32, .rank = rank};
+    for (int i = 0; i < rank; i++) t.dims[i] = dims[i];
+    struct attr a = {.key = ATTR_name, .s = name};
+    return graph_source(g, OP_input, &t, &a, 1, (str_id){0});
+}
+
+/* x [3,2,5,6], its halves turned. */
+static val_id rotate(struct graph *g, val_id x, val_id c, val_id s, str_id o) {
+    val_id a = build_slice(g, x, (dim[]){0, 0, 0, 0}, (dim[]){3, 2, 5, 3}, NULL, o);
+    val_id b = build_slice(g, x, (dim[]){0, 0, 0, 3}, (dim[]){3, 2, 5, 3}, NULL, o);
+    val_id ac = build_2(g, OP_mul, a, c, o), bs = build_2(g, OP_mul, b, s, o);
+    val_id bc = build_2(g, OP_mul, b, c, o), as = build_2(g, OP_mul, a, s, o);
+    val_id low = build_2(g, OP_sub, ac, bs, o), high = build_2(g, OP_add, bc, as, o);
+    return build_concat(g, (val_id[]){low, high}, 2, 3, o);
+}
+
+static struct graph *rotary_graph(struct ctx *c) {
+    struct graph *g = graph_create(c, "rotary");
+    str_id o = intern(&g->strings, "/rotary");
+    val_id x = make_input(g, "image", 2, (int64_t[]){15, 7}), in[3];
+    val_id cosine = make_input(g, "cos", 2, (int64_t[]){5, 3});
+    val_id sine = make_input(g, "sin", 2, (int64_t[]){5, 3});
+    x = build_matmul(g, x, make_param(g, "qkv", 2, (int64_t[]){7, 36}), false, false, o);
+    x = build_reshape(g, x, (dim[]){3, 5, 36}, 3, o);
+    for (int k = 0; k < 3; k++) {
+        in[k] = build_slice(g, x, (dim[]){0, 0, 12 * k}, (dim[]){3, 5, 12}, NULL, o);
+        in[k] = build_reshape(g, in[k], (dim[]){3, 5, 2, 6}, 4, o);
+        in[k] = build_transpose(g, in[k], (int64_t[]){0, 2, 1, 3}, o);
+        if (k < 2) in[k] = rotate(g, in[k], cosine, sine, o);
+    }
+    struct attr a[] = {{.key = ATTR_scale, .f = 0.4}, {.key = ATTR_causal, .i = 1}};
+    x = build_transpose(g, graph_add(g, OP_attention, in, 3, a, 2, o), (int64_t[]){0, 2, 1, 3}, o);
+    x = build_reshape(g, x, (dim[]){15, 12}, 2, o);
+    x = build_matmul(g, x, make_param(g, "out", 2, (int64_t[]){12, 4}), false, false, o);
+    x = build_2(g, OP_mul, x, x, o);
+    graph_add_output(g, "loss", build_reduce(g, OP_reduce_mean, x, (int64_t[]){0, 1}, 2, false, o));
+    return g;
+}
+
+/* Launches that write into a buffer that they read other parts of. */
+static int overwriting(struct graph *g, const struct codegen_options *o) {
+    struct plan *p = NULL;
+    int n = 0;
+    ck_assert_int_eq(plan_build(g, o, &p), ST_OK);
+    for (uint32_t k = 0; k < p->launches.n; k++) {
+        const struct plan_launch *l = &p->launches.at[k];
+        n += l->kind == LAUNCH_group && l->nout == 2 && l->nin > 2 &&
+             l->out[0].buffer.i == l->out[1].buffer.i &&
+             (l->out[0].buffer.i == l->in[0].buffer.i || l->out[0].buffer.i == l->in[1].buffer.i);
+    }
+    plan_destroy(p);
+    return n;
+}
+
+static void run_rotary(bool no_fusion, const char *what) {
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    struct graph *g = rotary_graph(&t.ctx);
+    struct codegen_options o = {.threads = 2, .no_fusion = no_fusion};
+    add_training(&t, g, OPT_SGD);
+    ck_assert_int_eq(overwriting(g, &o), no_fusion ? 0 : 2); /* q and k */
+    run_step(&t, g, no_fusion, what);
+    graph_destroy(g);
+    test_end(&t);
+}
+
+START_TEST(rotary_fused) {
+    run_rotary(false, "rotary attention, fused");
+}
+END_TEST
+
+START_TEST(rotary_unfused) {
+    run_rotary(true, "rotary attention, unfused");
 }
 END_TEST
 
@@ -472,6 +551,8 @@ int main(void) {
     tcase_add_test(tc, gpt_parts_unfused);
     tcase_add_test(tc, conv_fused);
     tcase_add_test(tc, conv_unfused);
+    tcase_add_test(tc, rotary_fused);
+    tcase_add_test(tc, rotary_unfused);
     tcase_add_loop_test(tc, random_graphs, 0, 10);
     tcase_add_test(tc, awkward_graphs);
     tcase_add_test(tc, fused_is_bit_equal_here);

@@ -336,7 +336,7 @@ static bool add_random(struct graph *g, struct rng *r, enum op op) {
     struct attr attrs[ATTR_COUNT];
     const struct op_attr *takes;
     struct type t;
-    val_id in[8], out;
+    val_id in[16], out;
     const char *origin = rnd(r, 2) ? "" : odd_names[rnd(r, ODD_NAMES)];
     int n = 0, nin = 0, ntakes = op_attrs(g, op, &takes);
     if (info->traits & SOURCE) {
@@ -367,6 +367,27 @@ static bool add_random(struct graph *g, struct rng *r, enum op op) {
 static void drop(void *user, enum severity sev, enum status code, const char *origin,
                  const char *message) {
     (void)user, (void)sev, (void)code, (void)origin, (void)message;
+}
+
+/* Ops on 8-bit floats. */
+static void add_small(struct graph *g) {
+    enum { N = 200 };
+    struct type w = {.dtype = DT_f32, .rank = 1, .dims = {N}}, codes = w, amax = w, k = w;
+    codes.dtype = DT_e4m3, amax.dims[0] = k.dims[0] = 2, k.dtype = DT_u8;
+    struct type lr = type_scalar(DT_f32), step = type_scalar(DT_i64);
+    const struct type types[] = {w, w, codes, amax, k, codes, amax, k, lr, step};
+    val_id v[10], out, q;
+    for (int i = 0; i < 10; i++)
+        ck_assert_int_eq(graph_try_source(g, OP_full, &types[i], NULL, 0, "", &v[i]), ST_OK);
+    ck_assert_int_eq(graph_try_add(g, OP_adam8, v, 10, NULL, 0, "", &out), ST_OK);
+    const int64_t group[] = {1, 16};
+    struct attr a[] = {{.key = ATTR_format, .i = DT_e5m2},
+                       {.key = ATTR_tile, .list = group, .n = 2}};
+    ck_assert_int_eq(graph_try_add(g, OP_quantize, v, 1, a, 2, "", &q), ST_OK);
+    ck_assert_int_eq(
+        graph_try_add(g, OP_dequantize, (val_id[]){q, val_at(q, 1)}, 2, a + 1, 1, "", &out), ST_OK);
+    a[1].n = 0;
+    ck_assert_int_eq(graph_try_add(g, OP_quantize, v, 1, a, 2, "", &q), ST_OK);
 }
 
 /* Ops whose operands are too particular to be hit by chance. */
@@ -425,6 +446,7 @@ static void add_particular(struct graph *g, struct rng *r) {
     ck_assert_int_eq(
         graph_try_add(g, OP_scatter_elements, (val_id[]){grad, v[4], grad}, 3, rows, 1, "", &out),
         ST_OK);
+    add_small(g);
 }
 
 static struct graph *random_graph(struct test_env *t, struct rng *r, bool *seen) {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+/* quantize.c - quantize and dequantize written out as maxima, quotients and casts, before fusion:
+ * these then join whatever computes their operands and reads their results. Maxima of a whole
+ * tensor are taken by rows first, so that the first stage can belong to the launch that makes the
+ * rows. The definitions stand in docs/quantization.md. */
+#include "ir/quantize.h"
+#include "codegen/internal.h"
+
+enum { TWO_STAGES = 64 }; /* shortest row for which a maximum of its own pays */
+
+struct tiling {
+    struct quant_tile tile;
+    struct type x;                       /* of the operand; static */
+    dim padded[RANK_MAX], cut[RANK_MAX]; /* whole tiles; those with tiles as axes */
+    dim counts[RANK_MAX];                /* cut, with tiles of one element: the scales */
+    int64_t axes[2];                     /* of cut: those within a tile */
+    int rank, naxes;                     /* of cut */
+    bool pads;
+};
+
+static void cut_axis(struct tiling *t, dim n, int64_t piece, int k) {
+    if (piece == 0) piece = n > 0 ? n : 1;
+    dim tiles = n / piece + (n % piece != 0);
+    t->padded[k] = tiles * piece;
+    t->pads |= t->padded[k] != n;
+    t->cut[t->rank] = t->counts[t->rank] = tiles;
+    t->rank++;
+    if (piece == 1) return;
+    t->axes[t->naxes++] = t->rank;
+    t->cut[t->rank] = piece, t->counts[t->rank] = 1;
+    t->rank++;
+}
+
+static struct tiling tiling_of(const struct type *x, struct quant_tile tile) {
+    struct tiling t = {.tile = tile, .x = *x};
+    for (int k = 0; k < x->rank; k++)
+        cut_axis(&t, x->dims[k],
+                 k == x->rank - 1   ? tile.cols
+                 : k == x->rank - 2 ? tile.rows
+                                    : 1,
+                 k);
+    return t;
+}
+
+/* One number per tile to one number per element. */
+static val_id spread(struct graph *g, const struct tiling *t, val_id scale, str_id o) {
+    if (t->tile.whole || t->naxes == 0) return scale;
+    const dim *x = t->x.dims;
+    int rank = t->x.rank;
+    bool rows = t->tile.cols == 0 && t->tile.rows == 1; /* broadcasts as it is */
+    if (type_count(&t->x) == 0) return build_full(g, &t->x, 1, o);
+    if (rows) return scale;
+    val_id v = build_reshape(g, scale, t->counts, t->rank, o);
+    v = build_expand(g, v, t->cut, t->rank, o);
+    v = build_reshape(g, v, t->padded, rank, o);
+    dim zeros[RANK_MAX] = {0};
+    return t->pads ? build_slice(g, v, zeros, x, NULL, o) : v;
+}
+
+static val_id pad_to(struct graph *g, const struct tiling *t, val_id v, str_id o) {
+    int64_t zeros[RANK_MAX] = {0}, high[RANK_MAX];
+    for (int k = 0; k < t->x.rank; k++) high[k] = t->padded[k] - t->x.dims[k];
+    struct attr attrs[] = {{.key = ATTR_low, .list = zeros, .n = t->x.rank},
+                           {.key = ATTR_high, .list = high, .n = t->x.rank},
+                           {.key = ATTR_interior, .list = zeros, .n = t->x.rank}};
+    return graph_add(g, OP_pad, &v, 1, attrs, 3, o);
+}
+
+static val_id whole_amax(struct graph *g, val_id a, str_id o) {
+    struct type t = *val_type(g, a);
+    int64_t axes[RANK_MAX];
+    int last = t.rank - 1;
+    if (t.rank > 1 && t.dims[last] >= TWO_STAGES) {
+        a = build_reduce(g, OP_reduce_max, a, (int64_t[]){last}, 1, false, o);
+        t.rank--;
+    }
+    for (int k = 0; k < t.rank; k++) axes[k] = k;
+    return t.rank ? build_reduce(g, OP_reduce_max, a, axes, t.rank, false, o) : a;
+}
+
+/* The largest magnitude of each tile, in the shape of the scales; of nothing it is 0. Of parts of a
+ * row it comes from the largest and the smallest number: these read x as it is, where magnitudes
+ * would be one more tensor if x is computed by a launch with other rows. */
+static val_id amax_of(struct graph *g, const struct tiling *t, val_id x, const struct type *scale,
+                      str_id o) {
+    if (type_count(&t->x) == 0) return build_full(g, scale, 0, o);
+    if (t->tile.whole) return whole_amax(g, build_1(g, OP_abs, x, o), o);
+    const int n = t->naxes;
+    if (n == 1 && t->axes[0] == t->rank - 1 && t->tile.cols == 0)
+        return build_reshape(g,
+                             build_reduce(g, OP_reduce_max, build_1(g, OP_abs, x, o),
+                                          (int64_t[]){t->x.rank - 1}, 1, true, o),
+                             scale->dims, scale->rank, o);
+    val_id most = build_reshape(g, t->pads ? pad_to(g, t, x, o) : x, t->cut, t->rank, o);
+    if (n) {
+        val_id least = build_reduce(g, OP_reduce_min, most, t->axes, n, true, o);
+        most = build_reduce(g, OP_reduce_max, most, t->axes, n, true, o);
+        most = build_2(g, OP_max, most, build_1(g, OP_neg, least, o), o);
+    }
+    return build_reshape(g, build_1(g, OP_abs, most, o), scale->dims, scale->rank, o); /* no -0 */
+}
+
+static val_id codes_of(struct graph *g, val_id quotient, enum dtype format, str_id o) {
+    if (format != DT_i8) return build_cast(g, quotient, format, o);
+    val_id low = build_scalar(g, DT_f32, -127, o), high = build_scalar(g, DT_f32, 127, o);
+    quotient = build_3(g, OP_clip, build_1(g, OP_round, quotient, o), low, high, o);
+    return build_cast(g, quotient, format, o);
+}
+
+static void expand_quantize_node(struct graph *g, node_id n) {
+    const str_id o = graph_node(g, n)->origin;
+    struct quant_how h = {
+        .format = attr_dtype(g, n, ATTR_format),
+        .scale_type = attr_dtype(g, n, ATTR_scale_type),
+        .tile = quant_tile_of(g, n),
+        .eps = attr_float(g, n, ATTR_eps),
+        .margin = attr_int(g, n, ATTR_margin),
+    };
+    bool given = graph_node(g, n)->nin == 2;
+    val_id x = build_cast(g, node_in(g, n, 0), DT_f32, o), scale;
+    struct type amax_type = *val_type(g, node_out(g, n, 2));
+    struct tiling t = tiling_of(val_type(g, x), h.tile);
+    val_id amax = amax_of(g, &t, x, &amax_type, o);
+    scale = given ? node_in(g, n, 1) : build_quant_scale(g, amax, &h, o);
+    val_id wide = spread(g, &t, build_cast(g, scale, DT_f32, o), o);
+    val_id codes = codes_of(g, build_2(g, OP_div, x, wide, o), h.format, o);
+    graph_forward(g, node_out(g, n, 0), codes);
+    graph_forward(g, node_out(g, n, 1), scale);
+    graph_forward(g, node_out(g, n, 2), amax);
+}
+
+static void expand_dequantize_node(struct graph *g, node_id n) {
+    const str_id o = graph_node(g, n)->origin;
+    val_id codes = build_cast(g, node_in(g, n, 0), DT_f32, o);
+    val_id scale = build_cast(g, node_in(g, n, 1), DT_f32, o);
+    struct tiling t = tiling_of(val_type(g, codes), quant_tile_of(g, n));
+    val_id x = build_2(g, OP_mul, codes, spread(g, &t, scale, o), o);
+    graph_forward(g, node_out(g, n, 0), build_cast(g, x, attr_dtype(g, n, ATTR_dtype), o));
+}
+
+/* Not those of symbolic sizes, which plan_build refuses. */
+static bool all_static(const struct graph *g, node_id n) {
+    bool ok = true;
+    for (int k = 0; k < graph_node(g, n)->nin; k++)
+        ok = ok && type_static(val_type(g, node_in(g, n, k)));
+    return ok;
+}
+
+void expand_quantize(struct graph *g) {
+    bool any = false;
+    const uint32_t count = g->nodes.n;
+    for (uint32_t i = 1; i < count; i++) {
+        node_id n = {i};
+        enum op op = (enum op)graph_node(g, n)->op;
+        if ((op != OP_quantize && op != OP_dequantize) || !all_static(g, n)) continue;
+        if (op == OP_quantize)
+            expand_quantize_node(g, n);
+        else
+            expand_dequantize_node(g, n);
+        any = true;
+    }
+    if (any) (void)graph_settle(g);
+}
+
+/* Reached by no node: sizes are known where plans are built. */
+static enum status launch_quantize(struct cg *c, node_id n) {
+    return diag_error(c->ctx, ST_INTERNAL, node_origin(c->g, n), "%s was not written out",
+                      op_info((enum op)graph_node(c->g, n)->op)->name);
+}
+const struct lowering lower_quantize = {.cls = CLASS_LAUNCH, .launch = launch_quantize};
