@@ -285,19 +285,6 @@ static bool choose_ring(struct group_gen *g) {
     return true;
 }
 
-/* One block a processor instead of several: fewer partial sums. */
-static void choose_joined(struct group_gen *g) {
-    int64_t most = g->lanes > 32 ? i64_min(15, 1024 / g->lanes) : 1024 / g->lanes; /* barriers */
-    int64_t now = g->threads / g->lanes, rows = i64_min(now * g->blocks, most);
-    if (!g->ring || !g->ncolsum || g->cols * 8 > g->ring * g->slot / now) return;
-    if (g->c->p->cuda_arch < 90) rows = i64_min(rows, RING_BLOCK / (g->ring * g->slot / now));
-    if (rows <= now) return;
-    g->blocks = (int)(now * g->blocks / rows);
-    g->threads = (int)rows * g->lanes;
-    g->slot = g->slot / now * rows;
-    g->joined = true;
-}
-
 /* For kernels that walk many rows: registers are bounded so that `blocks` blocks of a processor run
  * at once, and hold the next row when there is room. */
 static void choose_blocks(struct group_gen *g) {
@@ -380,13 +367,11 @@ static void choose_threads(struct group_gen *g) {
     case FORM_ROW: {
         if (g->ncolsum) { /* few partial results, each of several rows */
             choose_blocks(g);
-            choose_joined(g);
             int64_t wanted = (int64_t)PROCESSORS * g->blocks * (g->threads / g->lanes);
             g->rows_each =
                 i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, PROCESSORS)));
         }
         g->workers = ceil_div(g->rows, g->rows_each);
-        if (g->joined) g->workers = ceil_div(g->workers, g->threads / g->lanes);
         break;
     }
     case FORM_LONG:
@@ -438,7 +423,6 @@ static void define_all(struct group_gen *g) {
     if (g->ring) cuda_define(c, "SLOT", g->slot);
     if (g->steps) cuda_define(c, "STEP", g->slot / g->steps);
     cuda_define(c, "RPW", g->rows_each);
-    cuda_define(c, "JOINED", g->joined);
     cuda_define(c, "BLOCK_ROWS", g->form == FORM_ROW ? g->threads / g->lanes : 1);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
     if (rounds_to_bytes(g)) cuda_define(c, "EXACT_DIV", 1);
@@ -469,7 +453,7 @@ static enum status group_calls(struct group_gen *g) {
         TRY(cuda_call(c, file, "group_pieces", g->pieces, g->rows, 1, g->lanes, 0));
         return cuda_call(c, file, "group_finish", g->rows, 1, 1, g->lanes, 0);
     case FORM_ROW:
-        blocks = g->joined ? g->workers : ceil_div(g->workers, g->threads / g->lanes);
+        blocks = ceil_div(g->workers, g->threads / g->lanes);
         TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, g->ring * g->slot));
         break;
     case FORM_LONG:

@@ -22,10 +22,9 @@ struct group_gen {
     bool ahead;   /* ROW, COLUMNS: registers hold the next row too */
     int ring;     /* .. or shared memory holds this many rows of the block's operands, 0: none */
     int64_t slot; /* bytes of one */
-    bool late;   /* .. nor what a row needs, all at once: operands are loaded where they are used */
-    int blocks;  /* of a processor that registers must leave room for */
-    int steps;   /* LONG with a ring: of a row */
-    bool joined; /* ROW: the workers of a block add up their column sums */
+    bool late;  /* .. nor what a row needs, all at once: operands are loaded where they are used */
+    int blocks; /* of a processor that registers must leave room for */
+    int steps;  /* LONG with a ring: of a row */
     int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
     bool fast;             /* all that is stored for each element has 16 bits or fewer */
     int64_t rows_each;     /* rows of a worker, or of a block */

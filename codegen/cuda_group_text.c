@@ -200,20 +200,6 @@ static void find_held(struct text *t) {
     }
 }
 
-/* The column sums of a block's workers: through shared memory that held their rows. */
-static void put_joined(struct text *t) {
-    for (uint32_t k = 0; k < t->g->n; k++) {
-        if (at(t, k)->code != INSTR_COLSUM) continue;
-        buf_printf(t->out,
-                   "    __syncthreads();\n"
-                   "    RUNS RUN(k) ((%s *)ring)[(threadIdx.x / LANES) * COLS + col + k] = "
-                   "sums.s%u[AT + k];\n    __syncthreads();\n"
-                   "    workers_sum<BLOCK_ROWS, COLS>((%s *)(workspace + %" PRId64
-                   ") + (i64)blockIdx.x * COLS, (const %s *)ring);\n",
-                   column_type(t, k), k, column_type(t, k), t->g->partial[k], column_type(t, k));
-    }
-}
-
 static void put_state(struct text *t) {
     const struct group_gen *g = t->g;
     mark_all(t);
@@ -230,8 +216,7 @@ static void put_state(struct text *t) {
         if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, "    EACH(k) sums.s%u[k] = 0;\n", k);
     buf_puts(t->out,
              "}\nDEV void put(const state &sums, char *workspace, IDX worker, IDX lane) {\n");
-    if (g->joined) put_joined(t);
-    for (uint32_t k = 0; k < g->n && !g->joined; k++)
+    for (uint32_t k = 0; k < g->n; k++)
         if (at(t, k)->code == INSTR_COLSUM)
             buf_printf(t->out,
                        "    RUNS RUN(k) ((%s *)(workspace + %" PRId64

@@ -5,8 +5,7 @@
  *
  *   MODE 0  elements are independent: a lane has UNITS runs of VEC elements, LANES runs apart.
  *   MODE 1  LANES lanes a row (a power of two up to 32, or the whole block); a row is kept in registers.
- *           RPW rows per worker one after the other; with column sums a worker writes partial sums,
- *           or a block does when its workers' are JOINED.
+ *           RPW rows per worker one after the other; with column sums a worker writes partial sums.
  *   MODE 2  as 1 with a block a row, but the row is walked once for each stage of reductions; what is
  *           needed again waits in shared memory when it fits. With a RING the next rows come meanwhile.
  *   MODE 3  column sums of independent rows: 32 x WARPS threads, a lane has VEC columns.
@@ -68,7 +67,9 @@
 #endif
 #endif
 
-#if defined BLOCKS && !defined FREE_REGISTERS /* the compiler's answer to spills */
+#if defined FREE_REGISTERS /* the compiler's answer to spills: as many as it likes */
+#define MIN_BLOCKS , 1
+#elif defined BLOCKS
 #define MIN_BLOCKS , BLOCKS
 #else
 #define MIN_BLOCKS
@@ -142,13 +143,13 @@ extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
 extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAMS) {
     const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     const IDX lane = threadIdx.x % LANES, first = worker * RPW;
-    if (!JOINED && first >= ROWS) return;
+    if (first >= ROWS) return;
     state sums;
 #if COLSUMS
     clear(sums);
 #endif
 #if RING
-    const IDX count = first + RPW < ROWS ? RPW : first < ROWS ? ROWS - first : 0;
+    const IDX count = first + RPW < ROWS ? RPW : ROWS - first;
     WALK_RING(first + k, count)
 #else
     raw now INIT;

@@ -564,15 +564,6 @@ template <int L, int W, int SITE, class T, class... OPS> DEV void rows_reduce(T 
         ((x[j] = warps_join<OPS, warps>(part[j]), j++), ...);
     }
 }
-/* The sums of N columns over W workers of a block, which lie one after the other. */
-template <int W, int N, class T> DEV void workers_sum(T *to, const T *from) {
-    for (int c = threadIdx.x; c < N; c += blockDim.x) {
-        T x = from[c];
-#pragma unroll
-        for (int w = 1; w < W; w++) x = sum_of::join(x, from[w * N + c]);
-        to[c] = x;
-    }
-}
 /* The sum of n numbers that lie `stride` apart, by NSLICES threads threadIdx.x, threadIdx.x + 32, ..;
  * the first of them gets it. Slices and their order are fixed. */
 template <int NSLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride, int n, bool valid) {
