@@ -43,6 +43,7 @@ static struct progress *now; /* in a worker: its own */
 
 /* What one process works with. */
 struct bench {
+    bool unchecked; /* the graph makes a NaN of its own: no search for the launch that does */
     struct ctx ctx;
     struct arena arena;
     jmp_buf landing;
@@ -137,7 +138,7 @@ static enum status run_gpu(struct bench *b, const struct plan *p, struct results
     for (int run = 0; run < RUNS && st == ST_OK; run++) {
         struct results one = no_results(b, p);
         char *to = one.at;
-        st = cuda_run(x, 0, p->launches.n, run == RUNS - 1);
+        st = cuda_run(x, 0, p->launches.n, run == RUNS - 1 && !b->unchecked);
         for (uint32_t i = 1; i < p->buffers.n && st == ST_OK; i++) {
             const struct plan_buffer *k = &p->buffers.at[i];
             if (k->kind != BUF_OUTPUT || !k->bytes) continue;

@@ -67,6 +67,13 @@ enum {
     QUANT_ITEMS = QUANT_GRAPHS + 1 /* and the casts */
 };
 
+/* The scale of a whole tensor with an infinity is infinite in f32, and inf / inf is NaN: a checked
+ * run reports it, as it should. (An e8m0 scale ends at 2^127.) */
+static inline bool quant_makes_nan(int item) {
+    return item < QUANT_GRAPHS && quant_items[item].kind == QUANT_INFINITY &&
+           quant_items[item].scale != DT_e8m0;
+}
+
 static inline val_id quant_state(struct graph *g, const char *name, const struct type *t,
                                  const void *bytes) {
     struct attr a[] = {

@@ -359,6 +359,26 @@ START_TEST(test_kernels) {
 }
 END_TEST
 
+/* A checked run names a NaN only where the numbers make one: infinity over an infinite scale. */
+START_TEST(test_checked) {
+    struct test_env t;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    for (int k = 0; k < QUANT_ITEMS; k++) {
+        struct graph *g = quant_item_graph(&t.ctx, k);
+        struct run r = run_open(&t, g, true);
+        run_step(&r);
+        if (quant_makes_nan(k))
+            ck_assert_uint_eq(*((uint8_t *)run_at(&r, BUF_OUTPUT, "codes") + 3), FP8_NAN);
+        enum status st = cpu_run(r.x, 0, r.p->launches.n, true);
+        ck_assert_msg(st == (quant_makes_nan(k) ? ST_NONFINITE : ST_OK), "%d: %s", k, t.log);
+        run_close(&r);
+        graph_destroy(g);
+    }
+    test_end(&t);
+}
+END_TEST
+
 #include "quantize_published.h"
 
 int main(void) {
@@ -370,6 +390,7 @@ int main(void) {
     tcase_add_test(c, test_refusals);
     tcase_add_test(c, test_text);
     tcase_add_test(c, test_gradient);
+    tcase_add_test(c, test_checked);
     tcase_add_loop_test(c, test_kernels, 0, 3);
     tcase_add_loop_test(c, test_published, 0, sizeof kinds / sizeof kinds[0]);
     suite_add_tcase(s, c);
