@@ -129,13 +129,31 @@ static void expand_quantize_node(struct graph *g, node_id n) {
     graph_forward(g, node_out(g, n, 2), amax);
 }
 
+static val_id widened(struct graph *g, val_id codes, val_id scale, struct quant_tile tile,
+                      str_id o) {
+    val_id x = build_cast(g, codes, DT_f32, o);
+    struct tiling t = tiling_of(val_type(g, x), tile);
+    return build_2(g, OP_mul, x, spread(g, &t, build_cast(g, scale, DT_f32, o), o), o);
+}
+
 static void expand_dequantize_node(struct graph *g, node_id n) {
     const str_id o = graph_node(g, n)->origin;
-    val_id codes = build_cast(g, node_in(g, n, 0), DT_f32, o);
-    val_id scale = build_cast(g, node_in(g, n, 1), DT_f32, o);
-    struct tiling t = tiling_of(val_type(g, codes), quant_tile_of(g, n));
-    val_id x = build_2(g, OP_mul, codes, spread(g, &t, scale, o), o);
+    val_id x = widened(g, node_in(g, n, 0), node_in(g, n, 1), quant_tile_of(g, n), o);
     graph_forward(g, node_out(g, n, 0), build_cast(g, x, attr_dtype(g, n, ATTR_dtype), o));
+}
+
+/* Products of what the codes stand for, in f32. */
+static void expand_scaled_matmul_node(struct graph *g, node_id n) {
+    const str_id o = graph_node(g, n)->origin;
+    struct quant_tile tiles[2];
+    const struct type *t[4];
+    for (int k = 0; k < 4; k++) t[k] = val_type(g, node_in(g, n, k));
+    CHECK(g->ctx, scaled_tiles(t[0], t[1], t[2], t[3], tiles));
+    val_id wide[2];
+    for (int k = 0; k < 2; k++)
+        wide[k] = widened(g, node_in(g, n, k), node_in(g, n, 2 + k), tiles[k], o);
+    val_id y = build_matmul(g, wide[0], wide[1], false, true, o);
+    graph_forward(g, node_out(g, n, 0), build_cast(g, y, attr_dtype(g, n, ATTR_dtype), o));
 }
 
 /* Not those of symbolic sizes, which plan_build refuses. */
@@ -152,11 +170,14 @@ void expand_quantize(struct graph *g) {
     for (uint32_t i = 1; i < count; i++) {
         node_id n = {i};
         enum op op = (enum op)graph_node(g, n)->op;
-        if ((op != OP_quantize && op != OP_dequantize) || !all_static(g, n)) continue;
+        if (op != OP_quantize && op != OP_dequantize && op != OP_scaled_matmul) continue;
+        if (!all_static(g, n)) continue;
         if (op == OP_quantize)
             expand_quantize_node(g, n);
-        else
+        else if (op == OP_dequantize)
             expand_dequantize_node(g, n);
+        else
+            expand_scaled_matmul_node(g, n);
         any = true;
     }
     if (any) (void)graph_settle(g);
@@ -168,3 +189,4 @@ static enum status launch_quantize(struct cg *c, node_id n) {
                       op_info((enum op)graph_node(c->g, n)->op)->name);
 }
 const struct lowering lower_quantize = {.cls = CLASS_LAUNCH, .launch = launch_quantize};
+const struct lowering lower_scaled_matmul = {.cls = CLASS_LAUNCH, .launch = launch_quantize};

@@ -75,6 +75,11 @@ static double cost_matmul(const struct graph *g, node_id n) {
     return 2.0 * (double)k * count(g, node_out(g, n, 0));
 }
 
+static double cost_scaled_matmul(const struct graph *g, node_id n) {
+    const struct type *a = in_type(g, n, 0);
+    return 2.0 * (double)a->dims[a->rank - 1] * count(g, node_out(g, n, 0));
+}
+
 /* Each of conv and its two gradients multiplies every window position by every tap. */
 static double cost_conv(const struct graph *g, node_id n) {
     val_id y, w;

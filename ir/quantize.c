@@ -112,6 +112,60 @@ enum status infer_dequantize(struct infer *x) { /* (codes, scale) */
     return ST_OK;
 }
 
+/* The tile of scales `s` for codes `t`; false: of none that a product takes. */
+static bool scale_tile(const struct type *t, const struct type *s, struct quant_tile *tile) {
+    static const struct quant_tile tiles[] = {
+        {.whole = true}, {false, 1, 0}, {false, 1, SCALED_TILE}, {false, SCALED_TILE, SCALED_TILE}};
+    for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; i++) {
+        struct type want;
+        *tile = tiles[i];
+        if (quant_scale_type(t, *tile, DT_f32, &want) && type_equal(&want, s)) return true;
+    }
+    return false;
+}
+
+bool scaled_tiles(const struct type *a, const struct type *b, const struct type *sa,
+                  const struct type *sb, struct quant_tile out[2]) {
+    if (!scale_tile(a, sa, &out[0]) || !scale_tile(b, sb, &out[1])) return false;
+    if (out[0].whole || out[1].whole) return out[0].whole && out[1].whole;
+    /* one column of blocks may be a row's scales too: what the other operand has decides */
+    for (int k = 0; k < 2; k++) {
+        bool blocks = out[1 - k].cols == SCALED_TILE;
+        const struct type *t = k ? b : a;
+        if (blocks && out[k].cols == 0 && t->dims[t->rank - 1] <= SCALED_TILE)
+            out[k].cols = SCALED_TILE;
+    }
+    return out[0].cols == out[1].cols && (out[0].rows == 1 || out[1].rows == 1);
+}
+
+enum status infer_scaled_matmul(struct infer *x) { /* (a, b, sa, sb) */
+    const struct type *a = &x->in[0], *b = &x->in[1];
+    enum dtype t = (enum dtype)x->attrs[ATTR_dtype].i;
+    struct quant_tile tiles[2];
+    for (int k = 0; k < 2; k++)
+        if (x->in[k].dtype != DT_e4m3 && x->in[k].dtype != DT_e5m2)
+            return infer_fail(x, ST_TYPE, "codes must be e4m3 or e5m2, found %s",
+                              infer_show(x, &x->in[k]));
+    if (a->dtype == DT_e5m2 && b->dtype == DT_e5m2)
+        return infer_fail(x, ST_TYPE, "one of the operands must be e4m3, found %s x %s",
+                          infer_show(x, a), infer_show(x, b));
+    if (t != DT_f32 && t != DT_bf16 && t != DT_f16)
+        return infer_fail(x, ST_USAGE, "'dtype' must be f32, bf16 or f16, found %s", dtype_name(t));
+    if (a->rank < 2 || b->rank != 2 || !dim_same(a->dims[a->rank - 1], b->dims[1]))
+        return infer_fail(x, ST_SHAPE, "expected [..,M,K] and [N,K], found %s and %s",
+                          infer_show(x, a), infer_show(x, b));
+    if (!scaled_tiles(a, b, &x->in[2], &x->in[3], tiles))
+        return infer_fail(x, ST_SHAPE,
+                          "scales %s and %s are not those of tensors, rows or blocks of %d of %s "
+                          "and %s",
+                          infer_show(x, &x->in[2]), infer_show(x, &x->in[3]), SCALED_TILE,
+                          infer_show(x, a), infer_show(x, b));
+    x->out[0] = *a;
+    x->out[0].dtype = t;
+    x->out[0].dims[a->rank - 1] = b->dims[0];
+    return ST_OK;
+}
+
 /* ---- builders ------------------------------------------------------------------------------ */
 static struct attr tile_attr(const struct quant_tile *t, int64_t list[2]) {
     list[0] = t->rows, list[1] = t->cols;
@@ -163,4 +217,10 @@ val_id build_next_history(struct graph *g, val_id history, val_id amax, str_id o
     if (n == 1) return newest;
     val_id rest = build_slice(g, history, (dim[]){0}, (dim[]){n - 1}, NULL, o);
     return build_concat(g, (val_id[]){newest, rest}, 2, 0, o);
+}
+
+val_id build_scaled_matmul(struct graph *g, val_id a, val_id b, val_id sa, val_id sb,
+                           enum dtype dtype, str_id o) {
+    struct attr attr = {.key = ATTR_dtype, .i = dtype};
+    return graph_add(g, OP_scaled_matmul, (val_id[]){a, b, sa, sb}, 4, &attr, 1, o);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* quantize.h - what passes need to write quantize and dequantize: scopes as tiles, the types of
- * scales, scales from earlier steps. docs/quantization.md has the definitions. */
+ * scales, scales from earlier steps, products of codes. docs/quantization.md has the definitions.
+ */
 #ifndef LATHE_IR_QUANTIZE_H
 #define LATHE_IR_QUANTIZE_H
 
@@ -41,5 +42,13 @@ val_id build_quant_scale(struct graph *g, val_id amax, const struct quant_how *h
 val_id build_delayed_scale(struct graph *g, val_id history, val_id first, const struct quant_how *h,
                            str_id o);
 val_id build_next_history(struct graph *g, val_id history, val_id amax, str_id o);
+
+/* a b^T of codes with K last (ops.def: scaled_matmul); scales in f32. */
+val_id build_scaled_matmul(struct graph *g, val_id a, val_id b, val_id sa, val_id sb,
+                           enum dtype dtype, str_id o);
+enum { SCALED_TILE = 128 }; /* columns, and rows, of its blocks */
+/* The tiles of both operands by the shapes of their scales; false: not of one kind. */
+bool scaled_tiles(const struct type *a, const struct type *b, const struct type *sa,
+                  const struct type *sb, struct quant_tile out[2]);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* test_text.c - the laws of the graph's text form, on a written example, on random graphs over most
  * ops, and on damaged text. */
-#include "ir/graph.h"
+#include "ir/quantize.h"
 #include "test_util.h"
 
 static const char *print(struct test_env *t, const struct graph *g, bool full, size_t *n) {
@@ -388,6 +388,10 @@ static void add_small(struct graph *g) {
         graph_try_add(g, OP_dequantize, (val_id[]){q, val_at(q, 1)}, 2, a + 1, 1, "", &out), ST_OK);
     a[1].n = 0;
     ck_assert_int_eq(graph_try_add(g, OP_quantize, v, 1, a, 2, "", &q), ST_OK);
+    const dim rows[] = {2, N / 2};
+    q = build_reshape(g, v[2], rows, 2, (str_id){0});
+    val_id scale = build_scalar(g, DT_f32, 2, (str_id){0});
+    (void)build_scaled_matmul(g, q, q, scale, scale, DT_f32, (str_id){0});
 }
 
 /* Ops whose operands are too particular to be hit by chance. */
