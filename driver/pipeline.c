@@ -14,6 +14,7 @@ static const struct pass_info passes[] = {
 /*   name         function         when         idempotent  what it does */
     {"fold",      pass_fold,       PASS_ALWAYS, true,  "evaluate what depends on constants only"},
     {"simplify",  pass_simplify,   PASS_ALWAYS, true,  "algebraic identities, merged and cancelled movement"},
+    {"fold2",     pass_fold,       PASS_ALWAYS, true,  "evaluate constants that turned out to be small, such as masks of a batch"},
     {"recognise", pass_recognise,  PASS_ALWAYS, true,  "find norms, GELU, SiLU and attention in decomposed exports"},
     {"cse",       pass_cse,        PASS_ALWAYS, true,  "compute equal things once"},
     {"loss",      pass_loss,       PASS_LOSS,   false, "append the loss"},
@@ -29,6 +30,8 @@ static const struct pass_info passes[] = {
 };
 static const struct pass_order orders[] = {
     {"fold",      "simplify",  "rules look for constants that folding uncovers"},
+    {"simplify",  "fold2",     "constants that repeat along a batch are held, and computed with, once"},
+    {"fold2",     "recognise", "masks are recognised by their elements"},
     {"simplify",  "recognise", "patterns are written against the simplified form"},
     {"recognise", "grad",      "composites have better gradients than their pieces"},
     {"loss",      "grad",      "there is nothing to differentiate before"},

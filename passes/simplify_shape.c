@@ -2,6 +2,7 @@
 /* simplify_shape.c - movement rules beyond views: broadcasts that elementwise ops imply, reductions
  * that do less, joins, and gathers that are slices. */
 #include "passes/simplify.h"
+#include <string.h>
 
 static str_id origin_of(const struct graph *g, node_id n) {
     return graph_node(g, n)->origin;
@@ -67,6 +68,16 @@ static val_id drop_broadcasts(struct rewrite *w, node_id n) {
     return changed ? rebuild(g, n, in) : VAL_NONE;
 }
 
+/* What v repeats along axes, or VAL_NONE. */
+static val_id unrepeated(struct graph *g, val_id v, str_id o) {
+    const struct type *t = val_type(g, v);
+    double x;
+    if (val_op(g, v) == OP_expand) return node_in(g, val_def(g, v), 0);
+    if (val_op(g, v) != OP_full || t->rank == 0 || !val_uniform(g, v, &x)) return VAL_NONE;
+    return dtype_class(t->dtype) == DTC_INT ? build_scalar_int(g, t->dtype, (int64_t)x, o)
+                                            : build_scalar(g, t->dtype, x, o);
+}
+
 /* op(expand(x), y) = expand(op(x, y)) where y does not need x's expanded axes: less to compute. */
 static val_id sink_expand(struct rewrite *w, node_id n) {
     struct graph *g = w->g;
@@ -77,11 +88,53 @@ static val_id sink_expand(struct rewrite *w, node_id n) {
     if (!(op_info(op)->traits & EW) || nin > 4) return VAL_NONE;
     for (int k = 0; k < nin; k++) {
         in[k] = node_in(g, n, k);
-        if (val_op(g, in[k]) != OP_expand) continue;
-        in[k] = node_in(g, val_def(g, in[k]), 0);
+        val_id x = unrepeated(g, in[k], origin_of(g, n));
+        if (!x.i) continue;
+        in[k] = x;
         changed = true;
     }
     return changed ? rebuild(g, n, in) : VAL_NONE; /* the engine expands it */
+}
+
+/* The elements of a constant of type t at the indices of the smaller type `once`. */
+static const void *first_of(struct rewrite *w, const struct type *t, const struct type *once,
+                            const char *data) {
+    size_t size = dtype_size(t->dtype), count = (size_t)type_count(once);
+    char *out = arena_array(w->scratch, count, size);
+    for (size_t k = 0; k < count; k++) {
+        size_t at = 0, stride = 1, rest = k;
+        for (int axis = t->rank - 1; axis >= 0; axis--) {
+            at += rest % (size_t)once->dims[axis] * stride;
+            rest /= (size_t)once->dims[axis];
+            stride *= (size_t)t->dims[axis];
+        }
+        memcpy(out + k * size, data + at * size, size);
+    }
+    return out;
+}
+
+/* A constant that repeats along an axis, as exporters write masks and positions for each sample of
+ * a batch: held once, so that what is computed from it is too. */
+static val_id repeated_const(struct rewrite *w, node_id n) {
+    enum { MANY = 64 };
+    struct graph *g = w->g;
+    val_id v = node_out(g, n, 0);
+    struct type t = *val_type(g, v), once = t;
+    const struct blob *b = val_const(g, v);
+    if (val_op(g, v) != OP_const || !b || !b->data || type_count(&t) < MANY) return VAL_NONE;
+    size_t inner = dtype_size(t.dtype);
+    bool changed = false;
+    for (int axis = t.rank - 1; axis >= 0; inner *= (size_t)t.dims[axis--]) {
+        size_t block = inner * (size_t)t.dims[axis];
+        bool same = t.dims[axis] > 1;
+        for (size_t at = 0; same && at < b->bytes; at += block)
+            same = memcmp((const char *)b->data + at, (const char *)b->data + at + inner,
+                          block - inner) == 0;
+        if (same) once.dims[axis] = 1, changed = true;
+    }
+    if (!changed || type_count(&once) == 1) return VAL_NONE; /* uniform ones are found as such */
+    val_id x = build_const(g, &once, first_of(w, &t, &once, b->data), origin_of(g, n));
+    return build_expand(g, x, t.dims, t.rank, origin_of(g, n));
 }
 
 /* ---- reductions ---------------------------------------------------------------------------- */
@@ -441,6 +494,7 @@ static val_id gather(struct rewrite *w, node_id n) {
 static const struct rewrite_fn fns[] = {
     {"drop-broadcasts", OP_NONE,    drop_broadcasts},
     {"sink-expand",     OP_NONE,    sink_expand},
+    {"repeated-const",  OP_const,   repeated_const},
     {"reduce-units",    OP_NONE,    reduce_units},
     {"reduce-reduce",   OP_NONE,    reduce_reduce},
     {"reduce-keepdims", OP_reshape, reduce_keepdims},
