@@ -25,7 +25,9 @@ static const struct pass_info passes[] = {
     {"simplify2", pass_simplify,   PASS_TRAIN,  true,  "clean up what differentiation left behind"},
     {"cse2",      pass_cse,        PASS_TRAIN,  true,  "share what forward and backward both compute"},
     {"chunk_loss", pass_chunk_loss, PASS_LOSS,  true,  "score and differentiate logits in chunks of rows"},
+    {"granularity", pass_granularity, PASS_ALWAYS, false, "products on 8-bit operands: which ones, what shares a scale"},
     {"save",      pass_save,       PASS_TRAIN,  true,  "compute cheap values again for the backward part"},
+    {"save_quantized", pass_save_quantized, PASS_TRAIN, false, "keep what nonlinear ops read again as 8-bit codes"},
     {"dce",       pass_dce,        PASS_ALWAYS, true,  "drop what no output and no update needs"},
 };
 static const struct pass_order orders[] = {
@@ -47,6 +49,11 @@ static const struct pass_order orders[] = {
     {"cse2",      "chunk_loss", "forward and backward must name the same operands"},
     {"chunk_loss", "dce",      "what was cut is dead"},
     {"cse2",      "save",      "merging equal nodes would undo it"},
+    {"precision", "granularity", "it is bf16 operands that become 8-bit codes"},
+    {"optimizer_states", "granularity", "products are known by the parameters that they update"},
+    {"chunk_loss", "granularity", "chunks are cut from products as they are"},
+    {"save",      "save_quantized", "what is computed again is not kept, in whatever format"},
+    {"granularity", "save",    "of operands of products, codes are kept"},
     {"chunk_loss", "save",     "what is scored in chunks lies in the forward part"},
 };
 // clang-format on

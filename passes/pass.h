@@ -66,8 +66,13 @@ enum status pass_optimizer_states(struct pass_ctx *c, struct graph *g);
 /* Cuts the logits of a cross-entropy into chunks of rows, as many as the recipe says or, without
  * one, as keep them small. */
 enum status pass_chunk_loss(struct pass_ctx *c, struct graph *g);
+/* Products with a parameter and their gradients on 8-bit operands where the recipe says so. */
+enum status pass_granularity(struct pass_ctx *c, struct graph *g);
 /* Lets the backward part compute cheap values of the forward part again instead of keeping them,
  * unless the recipe says otherwise. */
 enum status pass_save(struct pass_ctx *c, struct graph *g);
+/* Keeps what only nonlinear ops of the backward part read as 8-bit codes where the recipe says so.
+ */
+enum status pass_save_quantized(struct pass_ctx *c, struct graph *g);
 
 #endif

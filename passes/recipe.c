@@ -1,100 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-/* recipe.c - the built-in recipes and the reader of recipe texts. */
-#include "passes/recipe.h"
+/* recipe.c - the reader of recipe texts. Keys of products and kept values are in recipe_quant.c. */
 #include "base/arena.h"
 #include "base/diag.h"
 #include "base/expand.h"
 #include "base/sys.h"
 #include "base/vec.h"
+#include "passes/recipe_read.h"
 #include <string.h>
 
-// clang-format off
-#define STATES                                                                                      \
-     "state.m = e4m3 group 128 expand  # values of a group share a scale and an exponent\n"         \
-     "state.v = e4m3 group 128 expand  # with beta2 above 0.98 rounded at random, else to nearest\n" \
-     "state.wide =                     # names of parameters whose states stay f32: *embed*, *norm*\n" \
-     "nonfinite = skip                 # a step whose gradients are not finite changes nothing\n"
-static const struct recipe_text builtins[] = {
-    {"fp32", "weights, activations, gradients and optimizer states in f32",
-     "# Everything in f32.\n"
-     "compute = f32         # operands and results of products and attention\n"
-     "activations = f32     # values that are kept in memory\n"
-     "gradients = follow    # as the values that they belong to\n"
-     "master = f32          # weights as the optimizer sees them, and its states\n"
-     "tf32 = false          # true: f32 products on a GPU may round their operands to TF32\n"
-     "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
-     "save = all            # for gradients: all keeps values, auto computes cheap ones again,\n"
-     "                      # a size (12 GiB) does so until what is kept fits\n"},
-    {"bf16", "f32 weights; products, attention and kept values in bf16; sums in f32",
-     "# f32 master weights, each rounded to bf16 once a step where a product needs it. Products and\n"
-     "# attention take and give bf16 and add in f32. Elementwise chains, norms, softmax, reductions\n"
-     "# and the loss compute in f32; what is kept in memory between them is bf16. Convolutions, and\n"
-     "# what lies between two of them, stay f32.\n"
-     "compute = bf16\n"
-     "activations = bf16\n"
-     "gradients = follow    # bf16 out of products; clipping and the optimizer compute in f32\n"
-     "master = f32\n"
-     "tf32 = false          # for what stays f32\n"
-     "chunk_loss = auto     # rows of logits at a time: auto, off or a number\n"
-     "save = auto           # for gradients: auto computes cheap values again, all keeps them,\n"
-     "                      # a size (12 GiB) computes again until what is kept fits\n"
-     "keep_wide =           # names of nodes whose products stay f32, such as *router*, lm_head\n"},
-    {"adam8", "as fp32, with the states of Adam and AdamW in 8 bits",
-     "# As fp32, but m and v of Adam and AdamW are 8-bit floats with range expansion: 2.08 bytes a\n"
-     "# parameter instead of 8. A weight follows its exact new m and v; they are rounded after that.\n"
-     STATES
-     "save = all\n"},
-    {"bf16-adam8", "as bf16, with the states of Adam and AdamW in 8 bits",
-     "# As bf16, but m and v of Adam and AdamW are 8-bit floats with range expansion.\n"
-     "compute = bf16\n"
-     "activations = bf16\n"
-     STATES},
-};
-#undef STATES
-// clang-format on
-
-const struct recipe_text *recipe_builtins(int *n) {
-    *n = (int)(sizeof builtins / sizeof builtins[0]);
-    return builtins;
-}
-
 /* ---- reading ------------------------------------------------------------------------------- */
-struct text {
-    const char *at;
-    size_t n;
-};
-struct reader {
-    struct ctx *ctx;
-    struct arena *arena;
-    const char *file;
-    int line;
-    struct text key, value;
-    struct recipe *r;
-};
-
-static struct text trim(struct text t) {
+struct text text_trim(struct text t) {
     while (t.n > 0 && (t.at[0] == ' ' || t.at[0] == '\t')) t.at++, t.n--;
     while (t.n > 0 && (t.at[t.n - 1] == ' ' || t.at[t.n - 1] == '\t' || t.at[t.n - 1] == '\r'))
         t.n--;
     return t;
 }
 
-static bool is_word(struct text t, const char *word) {
+bool text_is(struct text t, const char *word) {
     return t.n == strlen(word) && memcmp(t.at, word, t.n) == 0;
 }
 
-static enum status wrong(const struct reader *x, const char *expected, struct text found) {
+enum status recipe_wrong(const struct reader *x, const char *expected, struct text found) {
     return diag_error(x->ctx, ST_USAGE, "", "%s:%d: expected %s, found '%.*s'", x->file, x->line,
                       expected, (int)(found.n < 200 ? found.n : 200), found.at);
 }
 
 static enum status read_type(struct reader *x, enum dtype *out) {
-    if (is_word(x->value, "f32"))
+    if (text_is(x->value, "f32"))
         *out = DT_f32;
-    else if (is_word(x->value, "bf16"))
+    else if (text_is(x->value, "bf16"))
         *out = DT_bf16;
     else
-        return wrong(x, "f32 or bf16", x->value);
+        return recipe_wrong(x, "f32 or bf16", x->value);
     return ST_OK;
 }
 
@@ -107,31 +44,32 @@ static enum status read_activations(struct reader *x) {
 }
 
 static enum status read_gradients(struct reader *x) {
-    return is_word(x->value, "follow") ? ST_OK : wrong(x, "follow", x->value);
+    return text_is(x->value, "follow") ? ST_OK : recipe_wrong(x, "follow", x->value);
 }
 
 static enum status read_master(struct reader *x) {
-    return is_word(x->value, "f32") ? ST_OK : wrong(x, "f32", x->value);
+    return text_is(x->value, "f32") ? ST_OK : recipe_wrong(x, "f32", x->value);
 }
 
 static enum status read_tf32(struct reader *x) {
-    x->r->tf32 = is_word(x->value, "true");
-    return x->r->tf32 || is_word(x->value, "false") ? ST_OK : wrong(x, "true or false", x->value);
+    x->r->tf32 = text_is(x->value, "true");
+    return x->r->tf32 || text_is(x->value, "false") ? ST_OK
+                                                    : recipe_wrong(x, "true or false", x->value);
 }
 
 static enum status read_chunk_loss(struct reader *x) {
     const char *expected = "auto, off or a number of rows from 1 to 2^30";
     int64_t n = 0;
     x->r->chunk_loss = CHUNK_AUTO;
-    if (is_word(x->value, "auto")) return ST_OK;
+    if (text_is(x->value, "auto")) return ST_OK;
     x->r->chunk_loss = CHUNK_OFF;
-    if (is_word(x->value, "off")) return ST_OK;
+    if (text_is(x->value, "off")) return ST_OK;
     for (size_t i = 0; i < x->value.n; i++) {
         char d = x->value.at[i];
-        if (d < '0' || d > '9' || n > (1 << 30)) return wrong(x, expected, x->value);
+        if (d < '0' || d > '9' || n > (1 << 30)) return recipe_wrong(x, expected, x->value);
         n = 10 * n + (d - '0');
     }
-    if (n < 1 || n > (1 << 30)) return wrong(x, expected, x->value);
+    if (n < 1 || n > (1 << 30)) return recipe_wrong(x, expected, x->value);
     x->r->chunk_loss = n;
     return ST_OK;
 }
@@ -140,19 +78,18 @@ static enum status read_save(struct reader *x) {
     const char *expected = "auto, all or a size such as 12 GiB or 900 MiB";
     struct text v = x->value;
     int64_t n = 0;
-    x->r->save = is_word(v, "all") ? SAVE_ALL : SAVE_AUTO;
-    if (x->r->save == SAVE_ALL || is_word(v, "auto")) return ST_OK;
+    x->r->save = text_is(v, "all") ? SAVE_ALL : SAVE_AUTO;
+    if (x->r->save == SAVE_ALL || text_is(v, "auto")) return ST_OK;
     for (; v.n > 0 && *v.at >= '0' && *v.at <= '9' && n < 1 << 20; v.at++, v.n--)
         n = 10 * n + (*v.at - '0');
-    v = trim(v);
-    int shift = is_word(v, "GiB") ? 30 : is_word(v, "MiB") ? 20 : 0;
-    if (n < 1 || n > 1 << 20 || shift == 0) return wrong(x, expected, x->value);
+    v = text_trim(v);
+    int shift = text_is(v, "GiB") ? 30 : text_is(v, "MiB") ? 20 : 0;
+    if (n < 1 || n > 1 << 20 || shift == 0) return recipe_wrong(x, expected, x->value);
     x->r->save_bytes = n << shift;
     return ST_OK;
 }
 
-static enum status read_patterns(struct reader *x, const char *what, const char *const **out,
-                                 int *n) {
+enum status recipe_patterns(struct reader *x, const char *what, const char *const **out, int *n) {
     enum { PATTERNS_MAX = 64 };
     const char **list = ARENA_ARRAY(x->arena, const char *, PATTERNS_MAX);
     struct text rest = x->value;
@@ -162,45 +99,46 @@ static enum status read_patterns(struct reader *x, const char *what, const char 
         const char *comma = memchr(rest.at, ',', rest.n);
         struct text one = {rest.at, comma ? (size_t)(comma - rest.at) : rest.n};
         rest.at += one.n + (comma != NULL), rest.n -= one.n + (comma != NULL);
-        one = trim(one);
-        if (one.n == 0 || (comma && trim(rest).n == 0)) return wrong(x, what, x->value);
-        if (*n == PATTERNS_MAX) return wrong(x, "at most 64 patterns", x->value);
+        one = text_trim(one);
+        if (one.n == 0 || (comma && text_trim(rest).n == 0)) return recipe_wrong(x, what, x->value);
+        if (*n == PATTERNS_MAX) return recipe_wrong(x, "at most 64 patterns", x->value);
         list[(*n)++] = arena_strndup(x->arena, one.at, one.n);
     }
     return ST_OK;
 }
 
 static enum status read_keep_wide(struct reader *x) {
-    return read_patterns(x, "patterns of node names, comma-separated", &x->r->keep_wide,
-                         &x->r->nkeep_wide);
+    return recipe_patterns(x, "patterns of node names, comma-separated", &x->r->keep_wide,
+                           &x->r->nkeep_wide);
 }
 
 static enum status read_state_wide(struct reader *x) {
-    return read_patterns(x, "patterns of parameter names, comma-separated", &x->r->wide_states,
-                         &x->r->nwide_states);
+    return recipe_patterns(x, "patterns of parameter names, comma-separated", &x->r->wide_states,
+                           &x->r->nwide_states);
 }
 
 static enum status read_nonfinite(struct reader *x) {
-    x->r->skip_nonfinite = is_word(x->value, "skip");
-    return x->r->skip_nonfinite || is_word(x->value, "stop") ? ST_OK
-                                                             : wrong(x, "stop or skip", x->value);
+    x->r->skip_nonfinite = text_is(x->value, "skip");
+    return x->r->skip_nonfinite || text_is(x->value, "stop")
+               ? ST_OK
+               : recipe_wrong(x, "stop or skip", x->value);
 }
 
 /* ---- states: "f32", or "e4m3 group 128 expand 229376 contract stochastic" ---------------------
  */
-static struct text take_word(struct text *rest) {
+struct text text_word(struct text *rest) {
     size_t n = 0;
-    *rest = trim(*rest);
+    *rest = text_trim(*rest);
     while (n < rest->n && rest->at[n] != ' ' && rest->at[n] != '\t') n++;
     struct text word = {rest->at, n};
     rest->at += n, rest->n -= n;
-    *rest = trim(*rest);
+    *rest = text_trim(*rest);
     return word;
 }
 
 /* A whole number below 2^40; false, and nothing taken, when the next word is none. */
-static bool take_number(struct text *rest, int64_t *out) {
-    struct text before = *rest, word = take_word(rest);
+bool text_number(struct text *rest, int64_t *out) {
+    struct text before = *rest, word = text_word(rest);
     int64_t n = 0;
     bool ok = word.n > 0;
     for (size_t i = 0; ok && i < word.n; i++) {
@@ -217,11 +155,11 @@ static enum status read_expand(struct reader *x, struct text *rest, struct recip
     struct text before = *rest;
     int64_t n = 0;
     s->range = expand_default_range(f);
-    if (take_number(rest, &n)) {
+    if (text_number(rest, &n)) {
         s->range = (double)n;
-        return n >= 2 ? ST_OK : wrong(x, "a range of 2 or more after expand", before);
+        return n >= 2 ? ST_OK : recipe_wrong(x, "a range of 2 or more after expand", before);
     }
-    if (!is_word(take_word(rest), "full"))
+    if (!text_is(text_word(rest), "full"))
         *rest = before;
     else
         s->range = expand_full_range(f);
@@ -233,34 +171,34 @@ static enum status read_state_word(struct reader *x, struct text word, struct te
     const char *expected = s == &x->r->m ? "group, expand or contract"
                                          : "group, expand, contract, nearest or stochastic";
     struct text number = *rest;
-    if (is_word(word, "expand")) return read_expand(x, rest, s);
-    if (is_word(word, "group")) {
-        bool ok = take_number(rest, &s->group) &&
+    if (text_is(word, "expand")) return read_expand(x, rest, s);
+    if (text_is(word, "group")) {
+        bool ok = text_number(rest, &s->group) &&
                   (s->group == 32 || s->group == 64 || s->group == 128 || s->group == 256);
-        return ok ? ST_OK : wrong(x, "32, 64, 128 or 256 after group", number);
+        return ok ? ST_OK : recipe_wrong(x, "32, 64, 128 or 256 after group", number);
     }
-    if (is_word(word, "contract"))
+    if (text_is(word, "contract"))
         s->contract = true;
-    else if (s == &x->r->v && is_word(word, "nearest"))
+    else if (s == &x->r->v && text_is(word, "nearest"))
         s->rounding = STATE_NEAREST;
-    else if (s == &x->r->v && is_word(word, "stochastic"))
+    else if (s == &x->r->v && text_is(word, "stochastic"))
         s->rounding = STATE_STOCHASTIC;
     else
-        return wrong(x, expected, word);
+        return recipe_wrong(x, expected, word);
     return ST_OK;
 }
 
 static enum status read_state(struct reader *x, struct recipe_state *s) {
-    struct text rest = x->value, format = take_word(&rest);
-    s->format = is_word(format, "e4m3") ? DT_e4m3 : is_word(format, "e5m2") ? DT_e5m2 : DT_f32;
-    if (s->format == DT_f32 && !is_word(format, "f32"))
-        return wrong(x, "f32, e4m3 or e5m2", format);
-    if (s->format == DT_f32 && rest.n) return wrong(x, "nothing after f32", rest);
+    struct text rest = x->value, format = text_word(&rest);
+    s->format = text_is(format, "e4m3") ? DT_e4m3 : text_is(format, "e5m2") ? DT_e5m2 : DT_f32;
+    if (s->format == DT_f32 && !text_is(format, "f32"))
+        return recipe_wrong(x, "f32, e4m3 or e5m2", format);
+    if (s->format == DT_f32 && rest.n) return recipe_wrong(x, "nothing after f32", rest);
     while (rest.n > 0) {
-        struct text word = take_word(&rest);
+        struct text word = text_word(&rest);
         TRY(read_state_word(x, word, &rest, s));
     }
-    if (s->contract && s->range == 0.0) return wrong(x, "expand with contract", x->value);
+    if (s->contract && s->range == 0.0) return recipe_wrong(x, "expand with contract", x->value);
     return ST_OK;
 }
 
@@ -302,25 +240,31 @@ static const struct {
     {"state.v", read_state_v},
     {"state.wide", read_state_wide},
     {"nonfinite", read_nonfinite},
+    {"products", read_products},
+    {"products.gradients", read_products_gradients},
+    {"products.scope", read_products_scope},
+    {"products.scale", read_products_scale},
+    {"products.scale_type", read_products_scale_type},
+    {"products.head", read_products_head},
+    {"products.wide", read_products_wide},
+    {"saved", read_saved},
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
 
 static enum status read_line(struct reader *x, struct text line, int *seen) {
     const char *comment = line.n ? memchr(line.at, '#', line.n) : NULL;
     if (comment) line.n = (size_t)(comment - line.at);
-    line = trim(line);
+    line = text_trim(line);
     if (line.n == 0) return ST_OK;
+    struct text rest = line;
+    if (text_is(text_word(&rest), "for")) return read_override(x, line);
     const char *eq = memchr(line.at, '=', line.n);
-    if (!eq) return wrong(x, "key = value", line);
-    x->key = trim((struct text){line.at, (size_t)(eq - line.at)});
-    x->value = trim((struct text){eq + 1, (size_t)(line.at + line.n - eq - 1)});
+    if (!eq) return recipe_wrong(x, "key = value", line);
+    x->key = text_trim((struct text){line.at, (size_t)(eq - line.at)});
+    x->value = text_trim((struct text){eq + 1, (size_t)(line.at + line.n - eq - 1)});
     int k = 0;
-    while (k < KEYS && !is_word(x->key, keys[k].name)) k++;
-    if (k == KEYS)
-        return wrong(x,
-                     "compute, activations, gradients, master, tf32, chunk_loss, save, keep_wide, "
-                     "state.m, state.v, state.wide or nonfinite",
-                     x->key);
+    while (k < KEYS && !text_is(x->key, keys[k].name)) k++;
+    if (k == KEYS) return recipe_wrong(x, "a key (`lathe recipes show coat` has the most)", x->key);
     if (seen[k])
         return diag_error(x->ctx, ST_USAGE, "",
                           "%s:%d: expected each key once, found '%s' as on line %d", x->file,
@@ -333,13 +277,17 @@ enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const
                          size_t n, struct recipe *out) {
     struct reader x = {.ctx = c, .arena = a, .file = file, .r = out};
     int seen[KEYS] = {0};
+    x.products = &out->products;
     struct text rest = {text, n};
-    *out = (struct recipe){.name = arena_strdup(a, file),
-                           .compute = DT_f32,
-                           .activations = DT_f32,
-                           .chunk_loss = CHUNK_AUTO,
-                           .m = {.format = DT_f32, .group = EXPAND_GROUP},
-                           .v = {.format = DT_f32, .group = EXPAND_GROUP}};
+    *out =
+        (struct recipe){.name = arena_strdup(a, file),
+                        .compute = DT_f32,
+                        .activations = DT_f32,
+                        .chunk_loss = CHUNK_AUTO,
+                        .products = {.format = DT_e4m3, .gradients = DT_e5m2, .scale_type = DT_f32},
+                        .saved = {.format = DT_bf16},
+                        .m = {.format = DT_f32, .group = EXPAND_GROUP},
+                        .v = {.format = DT_f32, .group = EXPAND_GROUP}};
     while (rest.n > 0) {
         const char *end = memchr(rest.at, '\n', rest.n);
         struct text line = {rest.at, end ? (size_t)(end - rest.at) : rest.n};
@@ -347,13 +295,16 @@ enum status recipe_parse(struct ctx *c, struct arena *a, const char *file, const
         x.line++;
         TRY(read_line(&x, line, seen));
     }
+    TRY(check_products(&x));
     return check_states(&x);
 }
 
 enum status recipe_find(struct ctx *c, struct arena *a, const char *name, struct recipe *out) {
     enum { FILE_MAX = 1 << 20 };
+    int count;
+    const struct recipe_text *builtins = recipe_builtins(&count);
     if (!name) name = builtins[0].name;
-    for (size_t i = 0; i < sizeof builtins / sizeof builtins[0]; i++)
+    for (int i = 0; i < count; i++)
         if (strcmp(builtins[i].name, name) == 0)
             return recipe_parse(c, a, name, builtins[i].text, strlen(builtins[i].text), out);
     if (!sys_exists(name) || sys_is_dir(name))

@@ -27,21 +27,12 @@
  * may say how many bytes may be kept: then the first layers, whose values live longest, go first.
  */
 #include "passes/save_policy.h"
-#include "passes/pass.h"
+#include "passes/saver.h"
 #include <string.h>
 
 enum { CHAIN_MAX = 24, LEAVES_MAX = 8, SMALL = 16 };
-static const int64_t bytes_min = 4096;
+static const int64_t bytes_min = SAVER_BYTES_MIN;
 
-struct saver {
-    struct graph *g;
-    struct uses uses;
-    uint32_t nvalues, loss; /* loss: node */
-    bool *used;             /* by value: the backward part reads it or something that is a view */
-    bool *again;            /* by value: is computed again */
-    bool *chain;            /* by value: as a part of one that is */
-    val_id *copy;           /* by value: what the backward part reads instead */
-};
 /* What one value is computed from. */
 struct chain {
     uint32_t nodes[CHAIN_MAX], n;
@@ -51,7 +42,7 @@ struct chain {
 };
 
 /* ---- values -------------------------------------------------------------------------------- */
-static int64_t bytes_of(const struct graph *g, val_id v) {
+int64_t saver_bytes(const struct graph *g, val_id v) {
     const struct type *t = val_type(g, v);
     return type_static(t) ? type_bytes(t) : 0;
 }
@@ -65,39 +56,39 @@ static bool elementwise(enum op op) {
 }
 
 /* A cast that loses nothing: its operand is what is kept. */
-static bool widens(const struct graph *g, val_id v) {
+bool saver_widens(const struct graph *g, val_id v) {
     if (val_op(g, v) != OP_cast) return false;
     enum dtype from = val_type(g, node_in(g, val_def(g, v), 0))->dtype, to = val_type(g, v)->dtype;
     return dtype_is_float(from) && dtype_is_float(to) && dtype_size(from) < dtype_size(to);
 }
 
-static bool walks(enum op op) {
+bool saver_walks(enum op op) {
     return elementwise(op) || (op >= OP_reduce_sum && op <= OP_reduce_prod);
 }
 
 /* A norm that only elementwise nodes and reductions read is computed from its operand and row
  * statistics by each of them. */
-static bool norm_result(const struct saver *s, val_id v) {
+bool saver_norm(const struct saver *s, val_id v) {
     enum op op = val_op(s->g, v);
     if (op != OP_layer_norm && op != OP_rms_norm) return false;
     if (v.i != node_out(s->g, val_def(s->g, v), 0).i || s->uses.live_out[v.i]) return false;
     for (uint32_t u = s->uses.first[v.i]; u < s->uses.first[v.i + 1]; u++)
-        if (!walks((enum op)graph_node(s->g, s->uses.user[u])->op)) return false;
+        if (!saver_walks((enum op)graph_node(s->g, s->uses.user[u])->op)) return false;
     return true;
 }
 
 /* What is in memory when v is kept. */
-static val_id base_of(const struct saver *s, val_id v) {
-    while (is_view(val_op(s->g, v)) || widens(s->g, v) || norm_result(s, v))
+val_id saver_base(const struct saver *s, val_id v) {
+    while (is_view(val_op(s->g, v)) || saver_widens(s->g, v) || saver_norm(s, v))
         v = node_in(s->g, val_def(s->g, v), 0);
     return v;
 }
 
-static bool forward_value(const struct saver *s, val_id v) {
+bool saver_forward(const struct saver *s, val_id v) {
     return v.i < s->nvalues && val_def(s->g, v).i <= s->loss;
 }
 
-static bool find_forward(struct saver *s, struct arena *scratch) {
+bool saver_find(struct saver *s, struct arena *scratch) {
     struct graph *g = s->g;
     s->loss = 0;
     for (uint32_t k = 0; k < g->outputs.n; k++)
@@ -113,20 +104,20 @@ static bool find_forward(struct saver *s, struct arena *scratch) {
     for (uint32_t i = s->loss + 1; i < g->nodes.n; i++)
         for (int k = 0; k < graph_node(g, (node_id){i})->nin; k++) {
             val_id v = node_in(g, (node_id){i}, k);
-            if (forward_value(s, v)) s->used[base_of(s, v).i] = true;
+            if (saver_forward(s, v)) s->used[saver_base(s, v).i] = true;
         }
     for (uint32_t v = 1; v < s->nvalues; v++)
-        if (s->uses.live_out[v] && forward_value(s, (val_id){v}))
-            s->used[base_of(s, (val_id){v}).i] = true;
+        if (s->uses.live_out[v] && saver_forward(s, (val_id){v}))
+            s->used[saver_base(s, (val_id){v}).i] = true;
     return true;
 }
 
 /* ---- what pays ------------------------------------------------------------------------------- */
 static bool add_leaf(const struct saver *s, struct chain *c, val_id v, int64_t bytes) {
-    val_id b = base_of(s, v);
+    val_id b = saver_base(s, v);
     bool kept = s->used[b.i] && !s->again[b.i];
-    bool large = bytes_of(s->g, b) > bytes / SMALL;
-    if (!kept) c->more += bytes_of(s->g, b);
+    bool large = saver_bytes(s->g, b) > bytes / SMALL;
+    if (!kept) c->more += saver_bytes(s->g, b);
     for (uint32_t k = 0; k < c->nleaves; k++)
         if (c->leaves[k].i == b.i) return true;
     if (!large) return true;
@@ -138,13 +129,13 @@ static bool add_leaf(const struct saver *s, struct chain *c, val_id v, int64_t b
 /* Operand v of a chain for a value of `bytes`. */
 static bool follow(const struct saver *s, struct chain *c, val_id v, int64_t bytes) {
     enum op op = val_op(s->g, v);
-    val_id b = base_of(s, v);
+    val_id b = saver_base(s, v);
     uint32_t def = val_def(s->g, v).i;
     double x;
     if ((op_info(op)->traits & SOURCE) || val_uniform(s->g, v, &x)) return true;
     bool kept = s->used[b.i] && !s->again[b.i];
     bool open = elementwise(op) || is_view(op);
-    if (kept || !open || norm_result(s, v) || bytes_of(s->g, b) <= bytes / SMALL)
+    if (kept || !open || saver_norm(s, v) || saver_bytes(s->g, b) <= bytes / SMALL)
         return add_leaf(s, c, v, bytes);
     for (uint32_t k = 0; k < c->n; k++)
         if (c->nodes[k] == def) return true;
@@ -158,7 +149,7 @@ static bool find_chain(const struct saver *s, val_id v, struct chain *c) {
     for (uint32_t k = 0; k < c->n; k++) {
         node_id n = {c->nodes[k]};
         for (int j = 0; j < graph_node(s->g, n)->nin; j++)
-            if (!follow(s, c, node_in(s->g, n, j), bytes_of(s->g, v))) return false;
+            if (!follow(s, c, node_in(s->g, n, j), saver_bytes(s->g, v))) return false;
     }
     return true;
 }
@@ -172,9 +163,9 @@ static bool walked(const struct saver *s, val_id v, int64_t count, bool *all) {
         node_id n = s->uses.user[u];
         enum op op = (enum op)graph_node(g, n)->op;
         val_id y = node_out(g, n, 0);
-        if (is_view(op) || (widens(g, y) && n.i <= s->loss) || norm_result(s, y))
+        if (is_view(op) || (saver_widens(g, y) && n.i <= s->loss) || saver_norm(s, y))
             found |= walked(s, y, count, all);
-        else if (n.i > s->loss && walks(op) && type_count(val_type(g, v)) == count)
+        else if (n.i > s->loss && saver_walks(op) && type_count(val_type(g, v)) == count)
             found = true;
         else if (n.i > s->loss)
             *all = false;
@@ -184,7 +175,7 @@ static bool walked(const struct saver *s, val_id v, int64_t count, bool *all) {
 
 static bool pays(const struct saver *s, val_id v, struct chain *c) {
     if (!elementwise(val_op(s->g, v)) || s->uses.live_out[v.i]) return false;
-    int64_t bytes = bytes_of(s->g, v), count, reads = 0;
+    int64_t bytes = saver_bytes(s->g, v), count, reads = 0;
     if (bytes < bytes_min || !find_chain(s, v, c) || c->nleaves == 0) return false;
     if (2 * c->more > bytes) return false;
     count = type_count(val_type(s->g, v));
@@ -193,7 +184,7 @@ static bool pays(const struct saver *s, val_id v, struct chain *c) {
         if (walked(s, c->leaves[k], count, &any))
             beside = true;
         else
-            reads += bytes_of(s->g, c->leaves[k]);
+            reads += saver_bytes(s->g, c->leaves[k]);
     }
     (void)walked(s, v, count, &all);
     return reads <= bytes && (beside || all);
@@ -211,10 +202,10 @@ static val_id same_node(struct graph *g, node_id n, const val_id *in) {
 static val_id copy_of(struct saver *s, val_id v) {
     struct graph *g = s->g;
     enum op op = val_op(g, v);
-    if (!forward_value(s, v)) return v;
+    if (!saver_forward(s, v)) return v;
     if (s->copy[v.i].i) return s->copy[v.i];
     s->copy[v.i] = v;
-    if (!s->chain[v.i] && !is_view(op) && !widens(g, v)) return v;
+    if (!s->chain[v.i] && !is_view(op) && !saver_widens(g, v)) return v;
     node_id n = val_def(g, v);
     int nin = graph_node(g, n)->nin;
     val_id in[4];
@@ -250,8 +241,8 @@ static int64_t kept_bytes(const struct saver *s) {
     int64_t sum = 0;
     for (uint32_t v = 1; v < s->nvalues; v++) {
         bool source = op_info(val_op(s->g, (val_id){v}))->traits & SOURCE;
-        if (s->used[v] && !source && forward_value(s, (val_id){v}))
-            sum += bytes_of(s->g, (val_id){v});
+        if (s->used[v] && !source && saver_forward(s, (val_id){v}))
+            sum += saver_bytes(s->g, (val_id){v});
     }
     return sum;
 }
@@ -262,13 +253,13 @@ enum status pass_save(struct pass_ctx *c, struct graph *g) {
     uint32_t nodes = g->nodes.n;
     bool found = false;
     int64_t enough = c->recipe ? c->recipe->save_bytes : 0, kept = 0;
-    if ((c->recipe && c->recipe->save == SAVE_ALL) || !find_forward(&s, c->scratch)) return ST_OK;
+    if ((c->recipe && c->recipe->save == SAVE_ALL) || !saver_find(&s, c->scratch)) return ST_OK;
     if (enough > 0) kept = kept_bytes(&s);
     for (uint32_t v = 1; v < s.nvalues && (enough == 0 || kept > enough); v++) {
-        if (!s.used[v] || !forward_value(&s, (val_id){v})) continue;
+        if (!s.used[v] || !saver_forward(&s, (val_id){v})) continue;
         if (!pays(&s, (val_id){v}, &chain)) continue;
         s.again[v] = found = true;
-        kept -= bytes_of(g, (val_id){v}) - chain.more;
+        kept -= saver_bytes(g, (val_id){v}) - chain.more;
         for (uint32_t k = 0; k < chain.n; k++)
             s.chain[node_out(g, (node_id){chain.nodes[k]}, 0).i] = true;
     }
@@ -304,15 +295,15 @@ static val_id original(struct saver *s, struct map *seen, const val_id *of, node
 
 static void report(struct saver *s, val_id v, bool again, struct arena *a,
                    struct save_report *out) {
-    if (bytes_of(s->g, v) < bytes_min || (op_info(val_op(s->g, v))->traits & SOURCE)) return;
-    struct saved x = {.value = v, .bytes = bytes_of(s->g, v), .again = again};
+    if (saver_bytes(s->g, v) < bytes_min || (op_info(val_op(s->g, v))->traits & SOURCE)) return;
+    struct saved x = {.value = v, .bytes = saver_bytes(s->g, v), .again = again};
     vec_push(a, out, x);
 }
 
 void save_list(struct graph *g, struct arena *a, struct save_report *out) {
     struct saver s = {.g = g};
     struct map seen;
-    if (!find_forward(&s, a)) return;
+    if (!saver_find(&s, a)) return;
     val_id *of = ARENA_ARRAY(a, val_id, s.nvalues);
     bool *read = ARENA_ARRAY(a, bool, s.nvalues); /* not only by other copies */
     map_init(&seen, a);
@@ -323,10 +314,10 @@ void save_list(struct graph *g, struct arena *a, struct save_report *out) {
         val_id v = original(&s, &seen, of, n);
         if (v.i) of[node_out(g, n, 0).i] = v;
         for (int k = 0; !v.i && k < graph_node(g, n)->nin; k++)
-            read[base_of(&s, node_in(g, n, k)).i] = true;
+            read[saver_base(&s, node_in(g, n, k)).i] = true;
     }
     for (uint32_t v = 1; v < s.nvalues; v++)
-        if (s.used[v] && forward_value(&s, (val_id){v})) report(&s, (val_id){v}, false, a, out);
+        if (s.used[v] && saver_forward(&s, (val_id){v})) report(&s, (val_id){v}, false, a, out);
     for (uint32_t v = 1; v < s.nvalues; v++)
         if (of[v].i != v && read[v] && !s.used[of[v].i]) report(&s, of[v], true, a, out);
 }

@@ -66,13 +66,14 @@ START_TEST(all_keys) {
 }
 END_TEST
 
+#define LOW "compute = bf16\nactivations = bf16\n"
 static const struct {
     const char *text, *message;
 } mistakes[] = {
     {"compute = f16", "r:1: expected f32 or bf16, found 'f16'"},
     {"\n\ncompute", "r:3: expected key = value, found 'compute'"},
-    {"colour = red", "r:1: expected compute, activations"},
-    {"= f32", "r:1: expected compute, activations"},
+    {"colour = red", "r:1: expected a key"},
+    {"= f32", "r:1: expected a key"},
     {"tf32 = 1", "r:1: expected true or false, found '1'"},
     {"master = bf16", "r:1: expected f32, found 'bf16'"},
     {"gradients = f32", "r:1: expected follow, found 'f32'"},
@@ -88,7 +89,62 @@ static const struct {
     {"save = 12 GiB x", "auto, all or a size"},
     {"keep_wide = a,,b", "expected patterns of node names"},
     {"keep_wide = a,", "expected patterns of node names"},
+    {"products = int8", "r:1: expected follow, e4m3 or e5m2, found 'int8'"},
+    {"products = e4m3", "expected compute = bf16 around 8-bit products"},
+    {LOW "products = e4m3\nproducts.gradients = bf16", "expected e4m3 or e5m2, found 'bf16'"},
+    {LOW "products = e5m2", "no product reads e5m2 twice"},
+    {LOW "products = e4m3\nproducts.scope = column", "expected tensor, row or block"},
+    {LOW "products.scale = delayed", "expected current, or delayed N"},
+    {LOW "products.scale = delayed 0", "expected current, or delayed N"},
+    {LOW "products.scale = delayed 16 margin 7", "expected current, or delayed N"},
+    {LOW "products.scale = delayed 16 margin", "expected current, or delayed N"},
+    {LOW "products.scale = current 3", "expected current, or delayed N"},
+    {LOW "products.scale = delayed 5000", "expected current, or delayed N"},
+    {LOW "products = e4m3\nproducts.scope = row\nproducts.scale = delayed 16",
+     "expected products.scope = tensor with delayed scales"},
+    {LOW "products = e4m3\nproducts.scope = block\nproducts.scale_type = bf16",
+     "expected products.scale_type = f32 or pow2"},
+    {LOW "products.scale_type = f16", "expected f32, bf16 or pow2"},
+    {LOW "products.head = narrow", "expected wide or low"},
+    {LOW "saved = e4m3", "expected follow, or e4m3 or e5m2, group N"},
+    {LOW "saved = e4m3 group 15", "expected follow, or e4m3 or e5m2, group N"},
+    {LOW "saved = e4m3 group 0", "expected follow, or e4m3 or e5m2, group N"},
+    {LOW "saved = e4m3 group 16 f64", "expected follow, or e4m3 or e5m2, group N"},
+    {LOW "saved = int8 group 16", "expected follow, or e4m3 or e5m2, group N"},
+    {"for *h.0*", "expected for PATTERN: KEY = VALUE"},
+    {"for : products = e4m3", "expected for PATTERN: KEY = VALUE"},
+    {"for *h.0*: compute = f32", "expected for PATTERN: KEY = VALUE"},
+    {LOW "for *h.0*: products = int4", "expected follow, e4m3 or e5m2"},
+    {LOW "products = e4m3\nproducts.scope = row\nfor a: products.scale = delayed 4",
+     "expected products.scope = tensor with delayed scales (for lines together)"},
 };
+
+START_TEST(products_by_name) {
+    struct test_env t;
+    struct recipe r;
+    test_begin(&t);
+    TEST_LANDING(&t);
+    ck_assert_int_eq(parse(&t,
+                           LOW "products = e4m3\nproducts.wide = *.0.*\nkeep_wide = */down\n"
+                               "for *.1.*: products.scale = delayed 4 margin 1\n"
+                               "for */up: products.gradients = e4m3\n"
+                               "for /a:b: products = follow\nsaved = e5m2 group 64 pow2",
+                           &r),
+                     ST_OK);
+    ck_assert(!recipe_products_of(&r, "/x.0.y").low);
+    ck_assert(!recipe_products_of(&r, "/x.1.y/down").low);
+    ck_assert(!recipe_products_of(&r, "/a:b").low);
+    ck_assert(!recipe_products_of(&r, "other; /x.0.y").low); /* one of merged nodes */
+    struct recipe_products p = recipe_products_of(&r, "/x.1.y/up");
+    ck_assert(p.low && p.format == DT_e4m3 && p.gradients == DT_e4m3);
+    ck_assert(p.history == 4 && p.margin == 1 && p.scope == QUANT_TENSOR);
+    p = recipe_products_of(&r, "/x.2.y");
+    ck_assert(p.low && p.gradients == DT_e5m2 && p.history == 0);
+    ck_assert(r.saved.format == DT_e5m2 && r.saved.group == 64 && r.saved.scale_type == DT_e8m0);
+    ck_assert_str_eq(t.log, "");
+    test_end(&t);
+}
+END_TEST
 
 START_TEST(mistakes_are_told) {
     struct test_env t;
@@ -288,6 +344,7 @@ int main(void) {
     TCase *tc = tcase_create("precision");
     tcase_add_test(tc, builtins_read);
     tcase_add_test(tc, all_keys);
+    tcase_add_test(tc, products_by_name);
     tcase_add_loop_test(tc, mistakes_are_told, 0, (int)(sizeof mistakes / sizeof mistakes[0]));
     tcase_add_test(tc, patterns);
     tcase_add_test(tc, f32_changes_nothing);

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+/* save_quantized.c - values of the forward part that only nonlinear ops of the backward part read
+ * again (inputs of GELU, SwiGLU and norms) are kept as 8-bit codes with a scale for each group of
+ * neighbours. Not operands of products: granularity.c keeps their codes.
+ *
+ * before:                                       after (saved = e4m3 group 16):
+ *   %h = matmul(%x, %w)             bf16          %h = matmul(%x, %w)
+ *   %a = gelu(cast_f32(%h))                       %a = gelu(cast_f32(%h))
+ *   .. loss ..                                    %q, %s = quantize(%h) {format = e4m3, tile = [1,
+ * 16]} %dh = ..elementwise(cast_f32(%h), %da)        .. loss .. %dh = ..elementwise(dequantize(%q,
+ * %s), %da)
+ *
+ * The forward part goes on with the exact value; COAT's reads the codes there too (coat_llama.py).
+ * What a norm made is computed again from the dequantized operand and the exact statistics.
+ *
+ * needs   an output "loss": what comes before it is the forward part
+ * breaks  every id held outside
+ * order   after save, whose copies read what is kept */
+#include "ir/quantize.h"
+#include "passes/granularity.h"
+#include "passes/saver.h"
+
+struct packer {
+    struct saver s;
+    struct quant_how how;
+    bool *low; /* by value: is kept as codes */
+    val_id *read,
+        *codes; /* by value: what the backward part reads instead; the codes of a kept one */
+    struct arena *scratch;
+};
+
+static bool is_view(enum op op) {
+    return op_info(op)->traits & VIEW;
+}
+
+/* ---- which values -------------------------------------------------------------------------- */
+/* Whether all that the backward part does with v, or with what is v in another guise, is to walk
+ * over it; `any`: it does something. */
+static bool only_walked(const struct packer *p, val_id v, bool *any) {
+    const struct saver *s = &p->s;
+    struct graph *g = s->g;
+    for (uint32_t u = s->uses.first[v.i]; u < s->uses.first[v.i + 1]; u++) {
+        node_id n = s->uses.user[u];
+        enum op op = (enum op)graph_node(g, n)->op;
+        val_id y = node_out(g, n, 0);
+        bool same = is_view(op) || saver_widens(g, y) || saver_norm(s, y);
+        if (s->uses.live_out[y.i] && same) return false;
+        if (same) {
+            if (!only_walked(p, y, any)) return false;
+        } else if (n.i > s->loss) {
+            if (!saver_walks(op)) return false;
+            *any = true;
+        }
+    }
+    return true;
+}
+
+static bool pays(const struct packer *p, val_id v) {
+    const struct saver *s = &p->s;
+    const struct type *t = val_type(s->g, v);
+    enum op op = val_op(s->g, v);
+    bool any = false;
+    if (!s->used[v.i] || s->uses.live_out[v.i] || !saver_forward(s, v)) return false;
+    if (!dtype_is_float(t->dtype) || dtype_size(t->dtype) < 2 || t->dtype == DT_f64) return false;
+    if ((op_info(op)->traits & SOURCE) || saver_base(s, v).i != v.i) return false;
+    if (saver_bytes(s->g, v) < SAVER_BYTES_MIN || t->rank < 1) return false;
+    if (t->dims[t->rank - 1] < p->how.tile.cols) return false; /* statistics */
+    return only_walked(p, v, &any) && any;
+}
+
+/* ---- rewriting ----------------------------------------------------------------------------- */
+static val_id same_node(struct graph *g, node_id n, const val_id *in) {
+    const struct node node = *graph_node(g, n);
+    const struct attr *attrs;
+    int nattrs = attr_list(g, n, &attrs);
+    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
+}
+
+static val_id dequantized(struct packer *p, val_id v, enum dtype t) {
+    struct graph *g = p->s.g;
+    str_id o = graph_node(g, val_def(g, v))->origin;
+    if (!p->codes[v.i].i) p->codes[v.i] = build_quantize(g, v, VAL_NONE, &p->how, o);
+    val_id q = p->codes[v.i];
+    return build_dequantize(g, q, val_at(q, 1), p->how.tile, t, o);
+}
+
+static val_id read_of(struct packer *p, val_id v);
+
+/* (x - mean) * rstd of the dequantized x. */
+static val_id norm_again(struct packer *p, node_id n) {
+    struct graph *g = p->s.g;
+    str_id o = graph_node(g, n)->origin;
+    val_id x = read_of(p, node_in(g, n, 0));
+    bool layer = graph_node(g, n)->op == OP_layer_norm;
+    if (layer) x = build_2(g, OP_sub, x, node_out(g, n, 1), o);
+    return build_2(g, OP_mul, x, node_out(g, n, layer ? 2 : 1), o);
+}
+
+/* What the backward part reads for v. */
+static val_id read_of(struct packer *p, val_id v) {
+    const struct saver *s = &p->s;
+    struct graph *g = s->g;
+    if (!saver_forward(s, v)) return v;
+    if (p->read[v.i].i) return p->read[v.i];
+    val_id r = v, base = saver_base(s, v);
+    node_id n = val_def(g, v);
+    if (!p->low[base.i]) {
+        r = v;
+    } else if (base.i == v.i) {
+        r = dequantized(p, v, val_type(g, v)->dtype);
+    } else if (saver_widens(g, v) && node_in(g, n, 0).i == base.i) {
+        r = dequantized(p, base, val_type(g, v)->dtype);
+    } else if (saver_norm(s, v)) {
+        r = norm_again(p, n);
+    } else {
+        val_id in = read_of(p, node_in(g, n, 0));
+        r = same_node(g, n, &in);
+    }
+    return p->read[v.i] = r;
+}
+
+/* Views and casts of the backward part follow their operand by themselves. */
+static void read_codes(struct packer *p, node_id n) {
+    struct graph *g = p->s.g;
+    struct arena_mark mark = arena_mark(p->scratch);
+    int nin = graph_node(g, n)->nin, nout = graph_node(g, n)->nout;
+    val_id *in = ARENA_ARRAY(p->scratch, val_id, (size_t)nin + 1);
+    bool changed = false;
+    for (int k = 0; k < nin; k++) {
+        val_id v = node_in(g, n, k);
+        in[k] = graph_resolve(g, read_of(p, v));
+        changed |= in[k].i != v.i;
+    }
+    if (changed) {
+        val_id y = same_node(g, n, in);
+        for (int k = 0; k < nout; k++) graph_forward(g, node_out(g, n, k), val_at(y, k));
+    }
+    arena_rewind(p->scratch, mark);
+}
+
+enum status pass_save_quantized(struct pass_ctx *c, struct graph *g) {
+    const struct recipe_saved *saved = c->recipe ? &c->recipe->saved : NULL;
+    if (!saved || saved->format == DT_bf16) return ST_OK;
+    struct packer p = {.s = {.g = g}, .scratch = c->scratch};
+    p.how = (struct quant_how){.format = saved->format,
+                               .scale_type = saved->scale_type,
+                               .tile = {false, 1, saved->group},
+                               .eps = QUANT_EPS};
+    if (!saver_find(&p.s, c->scratch)) return ST_OK;
+    uint32_t nodes = g->nodes.n;
+    bool found = false;
+    p.low = ARENA_ARRAY(c->scratch, bool, p.s.nvalues);
+    p.read = ARENA_ARRAY(c->scratch, val_id, p.s.nvalues);
+    p.codes = ARENA_ARRAY(c->scratch, val_id, p.s.nvalues);
+    for (uint32_t v = 1; v < p.s.nvalues; v++) found |= p.low[v] = pays(&p, (val_id){v});
+    for (uint32_t i = p.s.loss + 1; found && i < nodes; i++) read_codes(&p, (node_id){i});
+    if (found) graph_settle(g);
+    return ST_OK;
+}
