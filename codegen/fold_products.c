@@ -126,7 +126,7 @@ static bool match_cast(struct matcher *m, val_id v, struct product *p) {
     bool widens = low(from) && to == DT_f32, narrows = from == DT_f32 && low(to);
     if (!used_once(m->c, x)) return false;
     if (widens && (m->result == DT_f32 || m->result == from))
-        return val_op(g, x) == OP_matmul && match(m, x, p);
+        return (val_op(g, x) == OP_matmul || val_op(g, x) == OP_scaled_matmul) && match(m, x, p);
     return narrows && v.i == p->result.i && match(m, x, p);
 }
 
@@ -137,10 +137,12 @@ static bool match(struct matcher *m, val_id v, struct product *p) {
     bool ok = false;
     if (m->c->nodes[n.i].product) return false;
     switch (val_op(g, v)) {
+    case OP_scaled_matmul:
     case OP_matmul: {
         enum dtype t = val_type(g, v)->dtype;
         const struct type *a = val_type(g, node_in(g, n, 0));
-        dim k = a->dims[a->rank - (attr_bool(g, n, ATTR_trans_a) ? 2 : 1)];
+        bool ta = val_op(g, v) == OP_matmul && attr_bool(g, n, ATTR_trans_a);
+        dim k = a->dims[a->rank - (ta ? 2 : 1)];
         ok = dtype_is_float(t) && (t == m->result || (low(t) && m->result == DT_f32)) && k > 0 &&
              type_count(val_type(g, v)) > 0;
         break;
@@ -180,6 +182,7 @@ static bool takes_epilogue(const struct cg *c, const struct product *p) {
     node_id n = {p->nodes[0]};
     const struct type *y = val_type(g, p->result);
     const struct type *a = val_type(g, node_in(g, n, 0)), *b = val_type(g, node_in(g, n, 1));
+    if (graph_node(g, n)->op != OP_matmul) return false;
     bool ta = attr_bool(g, n, ATTR_trans_a);
     return low(y->dtype) && val_type(g, node_out(g, n, 0))->dtype == y->dtype && b->rank == 2 &&
            (!ta || a->rank == 2) && y->dims[y->rank - 1] % ELEMS == 0 &&

@@ -104,12 +104,19 @@ static bool cheap(enum op op) {
     }
 }
 
-/* From 16 bits to f32: what is stored, if anything has to be, is the narrow value. */
+/* Codes are made so that what they stand for need not be kept. */
+static bool makes_codes(const struct graph *g, node_id n) {
+    return graph_node(g, n)->op == OP_cast &&
+           dtype_size(val_type(g, node_out(g, n, 0))->dtype) == 1 &&
+           dtype_is_float(val_type(g, node_out(g, n, 0))->dtype);
+}
+
+/* From 16 or 8 bits to f32: what is stored, if anything has to be, is the narrow value. */
 static bool widens(const struct graph *g, node_id n) {
     if (graph_node(g, n)->op != OP_cast) return false;
     return val_type(g, node_out(g, n, 0))->dtype == DT_f32 &&
            dtype_is_float(val_type(g, node_in(g, n, 0))->dtype) &&
-           dtype_size(val_type(g, node_in(g, n, 0))->dtype) == 2;
+           dtype_size(val_type(g, node_in(g, n, 0))->dtype) <= 2;
 }
 
 /* An elementwise node is lazy when it is cheap and reads at most one large value, which is in
@@ -120,7 +127,7 @@ static void mark_lazy(struct cg *c, node_id n) {
     enum op op = (enum op)node->op;
     val_id v = node_out(g, n, 0);
     struct node_info *info = &c->nodes[n.i];
-    if (c->o->no_fusion || c->vals[v.i].need) return;
+    if (c->o->no_fusion || c->vals[v.i].need || makes_codes(g, n)) return;
     if (op == OP_iota || op == OP_full) {
         info->lazy = true, info->weight = 1;
         return;

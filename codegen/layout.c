@@ -176,7 +176,8 @@ static bool result_fits(const struct cg *c, val_id v, const struct plan_view *vi
     case CLASS_PAD: return true;
     case CLASS_LAUNCH:
         switch ((enum op)graph_node(c->g, n)->op) {
-        case OP_matmul: return view_matrix_ok(view);
+        case OP_matmul:
+        case OP_scaled_matmul: return view_matrix_ok(view);
         case OP_attention: return k == 0 && view_last_ok(view);
         case OP_attention_grad: return view_last_ok(view);
         default: return false;

@@ -54,7 +54,7 @@ static bool fold_batch(struct plan_view *a, struct plan_view *b, struct plan_vie
 
 /* What the launch reads and writes, first in the shapes of the graph. */
 struct product_views {
-    struct plan_view in[4], out;
+    struct plan_view in[6], out;
     uint32_t nin;
     int residual; /* in[residual]; 0: none */
 };
@@ -109,12 +109,22 @@ static enum status folded_views(struct cg *c, node_id n, const struct product *p
     return ST_OK;
 }
 
+/* Gradients of weights add up over all tokens: those are promoted. */
+static bool sums_fast(const struct plan_launch *l) {
+    enum { DEEP = 16384 };
+    return l->in[0].dims[1] < DEEP;
+}
+
 static void folded_attrs(struct cg *c, struct plan_launch *l, const struct product *p) {
-    struct attr *at = ARENA_ARRAY(&c->p->arena, struct attr, 5);
+    struct attr *at = ARENA_ARRAY(&c->p->arena, struct attr, 7);
+    bool codes = dtype_size(l->in[0].dtype) == 1;
     int n = 0;
     if (p->scaled) at[n++] = (struct attr){.key = ATTR_scale, .f = p->scale};
     if (p->bias.i) at[n++] = (struct attr){.key = ATTR_bias, .i = true};
     if (p->residual.i) at[n++] = (struct attr){.key = ATTR_residual, .i = true};
+    if (codes) at[n++] = (struct attr){.key = ATTR_scaled, .i = true};
+    /* Sums over few numbers, or of e4m3 alone, need no more than short accumulators. */
+    if (codes && sums_fast(l)) at[n++] = (struct attr){.key = ATTR_fast, .i = true};
     if (p->gelu) at[n++] = (struct attr){.key = ATTR_gelu, .i = true};
     if (c->o->tf32 && l->in[0].dtype == DT_f32)
         at[n++] = (struct attr){.key = ATTR_tf32, .i = true};
@@ -182,4 +192,47 @@ static enum status launch_matmul(struct cg *c, node_id n) {
     if (work == t) return ST_OK;
     return group_convert(c, &result, &out, origin);
 }
+/* ---- codes ---------------------------------------------------------------------------------- */
+/* Operand k as lines of K codes: [rows,K], leading axes folded. */
+static enum status code_lines(struct cg *c, node_id n, int k, struct plan_view *out) {
+    TRY(operand_view(c, n, k, out));
+    int64_t rows = 1, depth = out->dims[out->rank - 1];
+    for (int d = 0; d < out->rank - 1; d++) rows *= out->dims[d];
+    out->rank = 2;
+    out->dims[0] = rows, out->dims[1] = depth;
+    out->strides[0] = depth, out->strides[1] = 1;
+    return ST_OK;
+}
+
+static enum status launch_scaled(struct cg *c, node_id n) {
+    struct graph *g = c->g;
+    struct product alone = {.nodes = {n.i}, .n = 1, .result = node_out(g, n, 0)};
+    const struct product *p = c->nodes[n.i].product ? c->nodes[n.i].product : &alone;
+    struct product_views w = {.nin = 4};
+    w.out = result_view(c, p->result);
+    str_id origin = unit_origin(c, p->nodes, p->n);
+    for (int k = 0; k < 2; k++) TRY(code_lines(c, n, k, &w.in[k]));
+    for (int k = 2; k < 4; k++) TRY(operand_view(c, n, k, &w.in[k]));
+    TRY(folded_views(c, n, p, &w));
+    int64_t rows = w.in[0].dims[0];
+    struct plan_view *lines[2] = {&w.out, w.residual ? &w.in[w.residual] : NULL};
+    for (int k = 0; k < 2; k++) { /* [..,M,N] as [M',N] */
+        struct plan_view *v = lines[k];
+        if (!v || v->rank == 2) continue;
+        if (!view_contiguous(v) && v == &w.out)
+            return diag_error(c->ctx, ST_INTERNAL, node_origin(g, n), "a product's rows have gaps");
+        if (!view_contiguous(v)) TRY(value_view(c, n, p->residual, NEED_DENSE, v));
+        int64_t columns = v->dims[v->rank - 1];
+        v->rank = 2;
+        v->dims[0] = rows, v->dims[1] = columns;
+        v->strides[0] = columns, v->strides[1] = 1;
+    }
+    swap_last(&w.in[1]);
+    struct plan_launch *l = launch_add(c, LAUNCH_matmul, w.in, w.nin, &w.out, 1, origin);
+    folded_attrs(c, l, p);
+    l->cost = folded_cost(c, n, p);
+    return ST_OK;
+}
+const struct lowering lower_scaled_matmul = {.cls = CLASS_LAUNCH, .launch = launch_scaled};
+
 const struct lowering lower_matmul = {.cls = CLASS_LAUNCH, .launch = launch_matmul};

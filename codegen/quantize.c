@@ -142,18 +142,30 @@ static void expand_dequantize_node(struct graph *g, node_id n) {
     graph_forward(g, node_out(g, n, 0), build_cast(g, x, attr_dtype(g, n, ATTR_dtype), o));
 }
 
-/* Products of what the codes stand for, in f32. */
+/* What a launch can do on every device: see plan.h. */
+static bool is_native(const struct type *const t[4], const struct quant_tile tiles[2]) {
+    enum { ALIGN = 16 };
+    int64_t n = t[1]->dims[0], k = t[1]->dims[1];
+    if (!tiles[0].whole && tiles[0].cols != 0) return false;
+    return k > 0 && n > 0 && k % ALIGN == 0 && n % ALIGN == 0 && type_count(t[0]) > 0 &&
+           type_count(t[0]) / k % ALIGN == 0;
+}
+
+/* Products of what the codes stand for, in the type of the result. */
 static void expand_scaled_matmul_node(struct graph *g, node_id n) {
     const str_id o = graph_node(g, n)->origin;
     struct quant_tile tiles[2];
     const struct type *t[4];
     for (int k = 0; k < 4; k++) t[k] = val_type(g, node_in(g, n, k));
     CHECK(g->ctx, scaled_tiles(t[0], t[1], t[2], t[3], tiles));
+    if (is_native(t, tiles)) return;
     val_id wide[2];
-    for (int k = 0; k < 2; k++)
+    enum dtype dtype = attr_dtype(g, n, ATTR_dtype);
+    for (int k = 0; k < 2; k++) {
         wide[k] = widened(g, node_in(g, n, k), node_in(g, n, 2 + k), tiles[k], o);
-    val_id y = build_matmul(g, wide[0], wide[1], false, true, o);
-    graph_forward(g, node_out(g, n, 0), build_cast(g, y, attr_dtype(g, n, ATTR_dtype), o));
+        wide[k] = build_cast(g, wide[k], dtype, o);
+    }
+    graph_forward(g, node_out(g, n, 0), build_matmul(g, wide[0], wide[1], false, true, o));
 }
 
 /* Not those of symbolic sizes, which plan_build refuses. */
@@ -164,23 +176,21 @@ static bool all_static(const struct graph *g, node_id n) {
     return ok;
 }
 
+/* What makes codes stays where the graph says, so that what they stand for can go; what reads them
+ * stands in front of its first reader. */
 void expand_quantize(struct graph *g) {
-    bool any = false;
     const uint32_t count = g->nodes.n;
+    for (uint32_t i = 1; i < count; i++)
+        if (graph_node(g, (node_id){i})->op == OP_quantize && all_static(g, (node_id){i}))
+            expand_quantize_node(g, (node_id){i});
+    const uint32_t codes = g->nodes.n;
     for (uint32_t i = 1; i < count; i++) {
         node_id n = {i};
         enum op op = (enum op)graph_node(g, n)->op;
-        if (op != OP_quantize && op != OP_dequantize && op != OP_scaled_matmul) continue;
-        if (!all_static(g, n)) continue;
-        if (op == OP_quantize)
-            expand_quantize_node(g, n);
-        else if (op == OP_dequantize)
-            expand_dequantize_node(g, n);
-        else
-            expand_scaled_matmul_node(g, n);
-        any = true;
+        if (op == OP_dequantize && all_static(g, n)) expand_dequantize_node(g, n);
+        if (op == OP_scaled_matmul && all_static(g, n)) expand_scaled_matmul_node(g, n);
     }
-    if (any) (void)graph_settle(g);
+    if (g->nodes.n > count) (void)graph_settle_early(g, count, codes);
 }
 
 /* Reached by no node: sizes are known where plans are built. */
@@ -189,4 +199,3 @@ static enum status launch_quantize(struct cg *c, node_id n) {
                       op_info((enum op)graph_node(c->g, n)->op)->name);
 }
 const struct lowering lower_quantize = {.cls = CLASS_LAUNCH, .launch = launch_quantize};
-const struct lowering lower_scaled_matmul = {.cls = CLASS_LAUNCH, .launch = launch_quantize};

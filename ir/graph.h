@@ -218,6 +218,8 @@ void graph_forward(struct graph *g, val_id old_value, val_id new_value);
 bool graph_settle(struct graph *g);
 /* The same, with the nodes from `first_new` on, in their order, in front of node `before`. */
 bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before);
+/* As graph_settle; each of nodes [first, end) stands right behind the last of its operands. */
+bool graph_settle_early(struct graph *g, uint32_t first, uint32_t end);
 
 /* uses: for value v, the using nodes are user[first[v] .. first[v+1]). Order is node order; a node
  * that uses v twice is listed twice. Outputs and updates are not listed; `live_out[v]` says v is

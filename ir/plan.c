@@ -114,6 +114,10 @@ uint32_t launch_pointers(const struct plan_launch *l) {
     return l->nin + l->nout + (l->workspace.i != 0) + 1;
 }
 
+uint32_t product_addend(const struct plan_launch *l) {
+    return launch_int(l, ATTR_scaled, 0) ? 4 : 2;
+}
+
 int64_t plan_library_bytes(const struct plan *p) {
     for (uint32_t i = 0; p->cuda_arch && i < p->launches.n; i++) {
         const struct plan_launch *l = &p->launches.at[i];

@@ -132,7 +132,11 @@ struct plan_group {
  *                     result's type, added to every row; attr residual = true: last operand, of the result's
  *                     shape, type and row order; the result may alias it. With either, rows of the result are
  *                     contiguous and K > 0. attr add = true accumulates into the result. attr tf32 = true: the
- *                     GPU may round f32 operands to TF32. attr gelu = true, for bf16 or f16 -> the same, rank 2, N
+ *                     GPU may round f32 operands to TF32. attr scaled = true: a, b of e4m3 or e5m2, not both
+ *                     e5m2, rank 2, M, N and K multiples of 16, K with stride 1 and lines without gaps; the next
+ *                     two operands are their scales, f32, contiguous: one number each, or M and N numbers; result
+ *                     f32, bf16 or f16 = scale (sum of a b) (sa sb) + bias + residual. attr fast = true: the GPU
+ *                     need not promote partial sums of these to f32 (kernels of Hopper keep 14 bits). attr gelu = true, for bf16 or f16 -> the same, rank 2, N
  *                     and K multiples of 8, lines of all three 16-byte aligned, neither residual nor add: the
  *                     result is GELU, tanh form, of the sum, which is not rounded before. What the lowering folds
  *                     into a launch (nothing in the reference mode), each value in between having no other use:
@@ -205,6 +209,8 @@ struct plan_launch {
 };
 int64_t launch_int(const struct plan_launch *l, enum attr_key k, int64_t def);
 double launch_float(const struct plan_launch *l, enum attr_key k, double def);
+/* The first operand of a matmul that is added: a bias, or the residual. */
+uint32_t product_addend(const struct plan_launch *l);
 const int64_t *launch_ints(const struct plan_launch *l, enum attr_key k, int *n); /* NULL: absent */
 
 /* ---- CUDA ------------------------------------------------------------------------------------

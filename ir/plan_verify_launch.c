@@ -12,7 +12,7 @@ struct kind_rule {
 };
 static const struct kind_rule rules[LAUNCH_COUNT] = {
     [LAUNCH_group] = {0, 255, 0, 255, 255},
-    [LAUNCH_matmul] = {2, 4, 1, 15, 1},
+    [LAUNCH_matmul] = {2, 6, 1, 63, 1},
     [LAUNCH_conv] = {2, 2, 1, 0, 0},
     [LAUNCH_conv_input_grad] = {2, 2, 1, 0, 0},
     [LAUNCH_conv_weight_grad] = {2, 2, 1, 0, 0},
@@ -76,9 +76,10 @@ static void check_gelu(struct plan_check *v, uint32_t k, const struct plan_launc
 
 /* Bias and residual of a product. */
 static void check_addends(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
-    const struct plan_view *y = &l->out[0], *add = &l->in[2];
+    uint32_t first = product_addend(l);
+    const struct plan_view *y = &l->out[0], *add = &l->in[first];
     bool bias = launch_int(l, ATTR_bias, 0), residual = launch_int(l, ATTR_residual, 0);
-    if (l->nin != 2u + bias + residual) {
+    if (l->nin != first + bias + residual) {
         plan_fault(v, "launch %u: %u operands of a matmul", k, l->nin);
         return;
     }
@@ -93,6 +94,33 @@ static void check_addends(struct plan_check *v, uint32_t k, const struct plan_la
     add += bias;
     if (!same_shape(add, y) || !matrix_ok(add) || !by_rows(add))
         plan_fault(v, "launch %u: residual of a matmul", k);
+}
+
+/* Lines of codes without gaps, the axis that is summed over inside. */
+static bool codes_ok(const struct plan_view *v, int k) {
+    enum { ALIGN = 16 };
+    int other = 1 - k;
+    return v->rank == 2 && v->strides[k] == 1 && v->strides[other] == v->dims[k] &&
+           v->dims[k] % ALIGN == 0 && v->dims[other] % ALIGN == 0 && v->dims[k] > 0;
+}
+
+static void check_scaled(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
+    const struct plan_view *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];
+    bool low = (a->dtype == DT_e4m3 || a->dtype == DT_e5m2) &&
+               (b->dtype == DT_e4m3 || b->dtype == DT_e5m2) &&
+               (a->dtype == DT_e4m3 || b->dtype == DT_e4m3);
+    bool wide = y->dtype == DT_f32 || y->dtype == DT_bf16 || y->dtype == DT_f16;
+    if (!low || !wide || l->nin < 4 || !codes_ok(a, 1) || !codes_ok(b, 0)) {
+        plan_fault(v, "launch %u: operands of a matmul of codes", k);
+        return;
+    }
+    const struct plan_view *sa = &l->in[2], *sb = &l->in[3];
+    int64_t na = view_count(sa), nb = view_count(sb);
+    bool rows = na == a->dims[0] && nb == b->dims[1];
+    if (sa->dtype != DT_f32 || sb->dtype != DT_f32 || !view_contiguous(sa) ||
+        !view_contiguous(sb) || !((na == 1 && nb == 1) || rows))
+        plan_fault(v, "launch %u: scales of a matmul of codes", k);
+    if (launch_int(l, ATTR_gelu, 0)) plan_fault(v, "launch %u: gelu of a matmul of codes", k);
 }
 
 static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
@@ -110,8 +138,10 @@ static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_lau
         plan_fault(v, "launch %u: a matmul operand has no matrix layout", k);
     enum dtype t = a->dtype;
     bool low = t == DT_bf16 || t == DT_f16;
-    if ((!low && t != DT_f32 && t != DT_f64) || b->dtype != t ||
-        (y->dtype != t && !(low && y->dtype == DT_f32)))
+    if (launch_int(l, ATTR_scaled, 0))
+        check_scaled(v, k, l);
+    else if ((!low && t != DT_f32 && t != DT_f64) || b->dtype != t ||
+             (y->dtype != t && !(low && y->dtype == DT_f32)))
         plan_fault(v, "launch %u: matmul of %s, %s -> %s", k, dtype_name(t), dtype_name(b->dtype),
                    dtype_name(y->dtype));
     check_addends(v, k, l);

@@ -139,7 +139,7 @@ struct product_blocks plan_product_blocks(const struct plan_launch *l) {
     struct product_blocks r = {.m = clamp(y->dims[y->rank - 2], 1, TILE_M),
                                .n = clamp(y->dims[y->rank - 1], 1, TILE_N),
                                .k = clamp(a->dims[a->rank - 1], 1, DEPTH)};
-    if (a->dtype != DT_bf16 && a->dtype != DT_f16) return r;
+    if (dtype_size(a->dtype) > 2) return r;
     int64_t elem = (int64_t)sizeof(float);
     r.b = round64(r.m * r.k * elem);
     r.c = r.b + round64(r.k * r.n * elem);

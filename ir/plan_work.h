@@ -52,8 +52,9 @@ int64_t plan_squares_pieces(const struct plan_launch *l);
  * destination and each index; 0 for other types, which add in place. */
 int64_t plan_scatter_lists(const struct plan_launch *l);
 
-/* ---- products of bf16 and f16 ------------------------------------------------------------------
- * Each thread widens blocks of its operands to f32 and keeps the sums of one tile in f32. */
+/* ---- products of bf16, f16 and 8-bit codes
+ * ------------------------------------------------------------------ Each thread widens blocks of
+ * its operands to f32 and keeps the sums of one tile in f32. */
 struct product_blocks {
     int64_t m, n, k;      /* largest tile, and depth of one block */
     int64_t a, b, c;      /* bytes into the thread's scratch */

@@ -152,11 +152,22 @@ static void compact(struct settle *s) {
     }
 }
 
-bool graph_settle(struct graph *g) {
-    return graph_settle_at(g, g->nodes.n, (node_id){g->nodes.n});
+/* Place those of nodes [first, end) whose operands are all placed. */
+static void place_ready(struct settle *s, uint32_t first, uint32_t end) {
+    const struct graph *g = s->g;
+    for (uint32_t n = first; n < end; n++) {
+        const struct node *node = &g->nodes.at[n];
+        bool ready = s->live[n] && s->state[n] == UNSEEN;
+        for (uint32_t k = 0; ready && k < node->nin; k++)
+            ready = s->state[g->values.at[g->operands.at[node->first_in + k].i].def.i] == PLACED;
+        if (ready) place_with_operands(s, n);
+    }
 }
 
-bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
+/* Nodes [first_new, ..) stand before node `before`; nodes [early, early_end) as early as they can.
+ */
+static bool settle(struct graph *g, uint32_t first_new, uint32_t before, uint32_t early,
+                   uint32_t early_end) {
     struct arena *a = &g->arena;
     struct arena_mark start = arena_mark(a); /* no table of the graph grows before the rewind */
     struct settle s = {.g = g};
@@ -169,10 +180,13 @@ bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
     s.sources = ARENA_ARRAY(a, uint32_t, g->nodes.n);
     s.new_value = ARENA_ARRAY(a, uint32_t, g->values.n);
     mark_live(&s);
-    const uint32_t range[3][2] = {{1, before.i}, {first_new, g->nodes.n}, {before.i, first_new}};
+    const uint32_t range[3][2] = {{1, before}, {first_new, g->nodes.n}, {before, first_new}};
     for (int k = 0; k < 3; k++)
-        for (uint32_t n = range[k][0]; n < range[k][1]; n++)
-            if (s.live[n]) place_with_operands(&s, n);
+        for (uint32_t n = range[k][0]; n < range[k][1]; n++) {
+            if (!s.live[n]) continue;
+            place_with_operands(&s, n);
+            place_ready(&s, early, early_end);
+        }
     bool moved = s.norder + 1 != g->nodes.n;
     for (uint32_t k = 0; k < s.norder && !moved; k++) moved = s.order[k] != k + 1;
     if (moved) compact(&s);
@@ -181,6 +195,18 @@ bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
     for (uint32_t v = 1; moved && v < g->values.n; v++)
         if (g->values.at[v].name.i) map_set(&g->name_map, g->values.at[v].name.i, v);
     return changed || moved;
+}
+
+bool graph_settle(struct graph *g) {
+    return settle(g, g->nodes.n, g->nodes.n, 0, 0);
+}
+
+bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
+    return settle(g, first_new, before.i, 0, 0);
+}
+
+bool graph_settle_early(struct graph *g, uint32_t first, uint32_t end) {
+    return settle(g, g->nodes.n, g->nodes.n, first, end);
 }
 
 /* ---- uses ---------------------------------------------------------------------------------- */

@@ -79,7 +79,6 @@ static val_id same_node(struct graph *g, node_id n, const val_id *in) {
 static val_id dequantized(struct packer *p, val_id v, enum dtype t) {
     struct graph *g = p->s.g;
     str_id o = graph_node(g, val_def(g, v))->origin;
-    if (!p->codes[v.i].i) p->codes[v.i] = build_quantize(g, v, VAL_NONE, &p->how, o);
     val_id q = p->codes[v.i];
     return build_dequantize(g, q, val_at(q, 1), p->how.tile, t, o);
 }
@@ -152,8 +151,14 @@ enum status pass_save_quantized(struct pass_ctx *c, struct graph *g) {
     p.low = ARENA_ARRAY(c->scratch, bool, p.s.nvalues);
     p.read = ARENA_ARRAY(c->scratch, val_id, p.s.nvalues);
     p.codes = ARENA_ARRAY(c->scratch, val_id, p.s.nvalues);
-    for (uint32_t v = 1; v < p.s.nvalues; v++) found |= p.low[v] = pays(&p, (val_id){v});
+    for (uint32_t v = 1; v < p.s.nvalues; v++) {
+        if (!pays(&p, (val_id){v})) continue;
+        str_id o = graph_node(g, val_def(g, (val_id){v}))->origin;
+        p.low[v] = found = true;
+        p.codes[v] = build_quantize(g, (val_id){v}, VAL_NONE, &p.how, o);
+    }
+    uint32_t made = g->nodes.n; /* codes are made behind their values, which then can go */
     for (uint32_t i = p.s.loss + 1; found && i < nodes; i++) read_codes(&p, (node_id){i});
-    if (found) graph_settle(g);
+    if (found) graph_settle_early(g, nodes, made);
     return ST_OK;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* cpu_matmul.c - products through BLAS, which runs on one thread per call: the result is cut into
  * tiles by shape alone and the pool computes the tiles, so the number of threads changes no bit.
- * Operands of bf16 and f16 are widened block by block, their sums rounded once. */
+ * Operands of bf16, f16 and 8-bit codes are widened block by block, their sums rounded once. */
 #include "runtime/cpu_group.h"
 #include "runtime/cpu_math.h"
 #include <cblas.h>
@@ -54,6 +54,8 @@ struct product {
     double alpha;
     bool add;
     struct matrix a, b, c;
+    const float *scale[2];  /* of codes a, b: one, or one for each row, column; NULL: none */
+    bool by_rows;           /* of scales */
     const char *bias;       /* of each column; NULL: none */
     struct matrix residual; /* base NULL: none */
     bool gelu;
@@ -157,13 +159,21 @@ static int64_t widen(const struct matrix *x, int64_t item, int64_t row, int64_t 
     return length;
 }
 
-/* Scale is in `sum` already; `line` is room for one row. */
+/* What the codes stand for: sum * (sa * sb). */
+static void scale_row(const struct product *p, const struct tile *t, int64_t i, float *sum) {
+    const float *sa = p->scale[0], *sb = p->scale[1];
+    float row = sa[p->by_rows ? t->row + i : 0];
+    for (int64_t k = 0; k < t->n; k++) sum[k] *= row * sb[p->by_rows ? t->col + k : 0];
+}
+
+/* The launch's constant is in `sum` already; `line` is room for one row. */
 static void finish_tile(const struct product *p, const struct tile *t, float *sum, float *line) {
     int64_t size = (int64_t)dtype_size(p->dtype);
     int64_t row_step = p->c.trans ? 1 : p->c.ld, col_step = p->c.trans ? p->c.ld : 1;
     for (int64_t i = 0; i < t->m; i++) {
         float *s = sum + i * t->n;
         char *to = t->c + i * row_step * size;
+        if (p->scale[0]) scale_row(p, t, i, s);
         if (p->bias) {
             ew_load(DT_f32, line, p->dtype, p->bias + t->col * size, 1, t->n);
             add_f32(s, line, t->n);
@@ -257,8 +267,8 @@ enum status cpu_matmul(struct cpu_job *j) {
     const struct plan_launch *l = j->l;
     const struct plan_view *a = &l->in[0], *b = &l->in[1], *c = &l->out[0];
     bool bias = launch_int(l, ATTR_bias, 0), residual = launch_int(l, ATTR_residual, 0);
-    bool low = a->dtype == DT_bf16 || a->dtype == DT_f16;
-    if (c->dtype != DT_f64 && c->dtype != DT_f32 && !(low && c->dtype == a->dtype))
+    bool low = a->dtype == DT_bf16 || a->dtype == DT_f16, scaled = launch_int(l, ATTR_scaled, 0);
+    if (c->dtype != DT_f64 && c->dtype != DT_f32 && !(low && c->dtype == a->dtype) && !scaled)
         return job_unsupported(j, "products are of f32, f64, bf16 or f16; cast the operands");
     struct product p = {.j = j,
                         .dtype = c->dtype,
@@ -272,8 +282,11 @@ enum status cpu_matmul(struct cpu_job *j) {
                         .a = matrix_of(j, a),
                         .b = matrix_of(j, b),
                         .c = matrix_of(j, c),
-                        .bias = bias ? job_in(j, 2) : NULL,
+                        .bias = bias ? job_in(j, product_addend(l)) : NULL,
                         .blocks = plan_product_blocks(l)};
+    for (int k = 0; scaled && k < 2; k++)
+        p.scale[k] = (const float *)(const void *)job_in(j, 2 + (uint32_t)k);
+    p.by_rows = scaled && view_count(&l->in[2]) + view_count(&l->in[3]) > 2;
     if (residual) p.residual = matrix_of(j, &l->in[l->nin - 1]);
     for (int i = 0; i < c->rank - 2; i++) p.batch *= c->dims[i];
     if (!p.m || !p.n || !p.batch) return ST_OK;

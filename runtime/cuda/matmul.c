@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* matmul.c - products through cuBLASLt: f32 or f64 in full arithmetic (TF32 when the plan asks),
- * bf16 and f16 summed in f32; any strides a plan allows, any batch axes, and what a plan folds into
- * the launch. Which algorithm computes one is decided in matmul_choose.c. */
+ * bf16, f16 and 8-bit codes with scales summed in f32; any strides a plan allows, any batch axes,
+ * and what a plan folds into the launch. Which algorithm computes one is decided in
+ * matmul_choose.c. */
 #include "runtime/cuda/matmul.h"
 #include <limits.h>
 #include <string.h>
@@ -166,6 +167,8 @@ static int32_t lt_type(enum dtype t) {
     case DT_f64: return LT_R_64F;
     case DT_bf16: return LT_R_16BF;
     case DT_f16: return LT_R_16F;
+    case DT_e4m3: return LT_R_E4M3;
+    case DT_e5m2: return LT_R_E5M2;
     default: return LT_R_32F;
     }
 }
@@ -201,7 +204,13 @@ static void set_shape(struct product *p, const struct plan *plan, const struct p
     s->align_b = alignment(plan, y->v);
     s->align_c = alignment(plan, vc);
     s->align_r = alignment(plan, vr);
-    s->operand = lt_type(va->dtype);
+    s->type_a = lt_type(x->v->dtype);
+    s->type_b = lt_type(y->v->dtype);
+    s->scales = -1;
+    if (launch_int(l, ATTR_scaled, 0))
+        s->scales =
+            view_count(&l->in[2]) + view_count(&l->in[3]) > 2 ? LT_SCALE_LINES : LT_SCALE_ONE;
+    s->fast = (int32_t)launch_int(l, ATTR_fast, 0);
     s->result = lt_type(vc->dtype);
     s->compute = lt_compute(l);
     set_batches(p, &batch, arena);
@@ -237,6 +246,29 @@ static enum status describe_epilogue(struct cuda *d, struct product *p) {
     return ST_OK;
 }
 
+/* Scales are read from memory; where they lie is said at each call. */
+static enum status describe_scales(struct cuda *d, struct product *p) {
+    const struct shape *s = &p->shape;
+    const char *what = "describing the scales of a product";
+    int8_t fast = (int8_t)s->fast;
+    cu_ptr any = d->lt_workspace;
+    if (s->scales < 0) return ST_OK;
+    TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_FAST_ACCUM, &fast, sizeof fast), "",
+           what);
+    for (int k = 0; k < 2; k++) {
+        int mode = k ? LT_DESC_SCALE_MODE_B : LT_DESC_SCALE_MODE_A;
+        /* libraries before 12.8 know one scale only and no mode */
+        if (s->scales != LT_SCALE_ONE)
+            TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, mode, &s->scales, sizeof s->scales),
+                   "", what);
+        TRY_LT(d,
+               cublasLtMatmulDescSetAttribute(p->desc, k ? LT_DESC_SCALE_B : LT_DESC_SCALE_A, &any,
+                                              sizeof any),
+               "", what);
+    }
+    return ST_OK;
+}
+
 static enum status make_descriptors(struct cuda *d, struct product *p) {
     const struct shape *s = &p->shape;
     const char *what = "describing a product";
@@ -249,10 +281,11 @@ static enum status make_descriptors(struct cuda *d, struct product *p) {
     TRY_LT(d, cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_TRANSB, &s->tb, sizeof s->tb), "",
            what);
     TRY(describe_epilogue(d, p));
+    TRY(describe_scales(d, p));
     int64_t n = s->batch;
-    TRY(make_layout(d, n, s->operand, s->ta ? s->k : s->m, s->ta ? s->m : s->k, s->lda, s->sa,
+    TRY(make_layout(d, n, s->type_a, s->ta ? s->k : s->m, s->ta ? s->m : s->k, s->lda, s->sa,
                     &p->a));
-    TRY(make_layout(d, n, s->operand, s->tb ? s->n : s->k, s->tb ? s->k : s->n, s->ldb, s->sb,
+    TRY(make_layout(d, n, s->type_b, s->tb ? s->n : s->k, s->tb ? s->k : s->n, s->ldb, s->sb,
                     &p->b));
     if (s->residual) TRY(make_layout(d, n, s->result, s->m, s->n, s->ldr, s->sr, &p->r));
     return make_layout(d, n, s->result, s->m, s->n, s->ldc, s->sc, &p->c);
@@ -275,6 +308,12 @@ int product_call(struct cuda *d, const struct product *p, const struct product_m
     int e = 0;
     if (p->shape.epilogue & LT_EPILOGUE_BIAS)
         e = d->lt.cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_BIAS, &at->bias, sizeof at->bias);
+    if (p->shape.scales >= 0 && e == 0)
+        e = d->lt.cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_SCALE_A, &at->scale_a,
+                                                 sizeof at->scale_a);
+    if (p->shape.scales >= 0 && e == 0)
+        e = d->lt.cublasLtMatmulDescSetAttribute(p->desc, LT_DESC_SCALE_B, &at->scale_b,
+                                                 sizeof at->scale_b);
     if (e != 0) return e;
     return d->lt.cublasLtMatmul(d->lt_handle, p->desc, wide ? (const void *)&p->alpha : &alpha,
                                 at->a, p->a, at->b, p->b, wide ? (const void *)&beta_wide : &beta,
@@ -287,6 +326,12 @@ int product_call(struct cuda *d, const struct product *p, const struct product_m
 static enum status check_types(struct cuda *d, const struct plan_launch *l, const char *origin) {
     enum dtype t = l->in[0].dtype, y = l->out[0].dtype;
     bool low = t == DT_bf16 || t == DT_f16;
+    if (launch_int(l, ATTR_scaled, 0) && d->info.arch < 89)
+        return diag_error(d->ctx, ST_UNSUPPORTED, origin,
+                          "products of 8-bit operands need a GPU of sm_89 or newer, this one is "
+                          "sm_%d; choose another recipe",
+                          d->info.arch);
+    if (launch_int(l, ATTR_scaled, 0)) return ST_OK;
     if (low ? y == t || y == DT_f32 : y == t && (t == DT_f32 || t == DT_f64)) return ST_OK;
     return diag_error(d->ctx, ST_UNSUPPORTED, origin,
                       "expected a product of f32, f64, bf16 or f16, found %s -> %s", dtype_name(t),
@@ -304,6 +349,7 @@ enum status product_prepare(struct cuda *d, const struct plan *plan, const struc
     struct product *p = ARENA_NEW(a, struct product);
     p->d = d;
     p->nin = l->nin;
+    p->bias = product_addend(l);
     p->elem = (int64_t)dtype_size(l->in[0].dtype);
     p->elem_c = (int64_t)dtype_size(c->dtype);
     p->alpha = launch_float(l, ATTR_scale, 1.0);
@@ -348,7 +394,11 @@ enum status product_run(struct cuda *d, const struct product *p, const cu_ptr *a
                                    .b = p->swap ? x : y,
                                    .c = c,
                                    .add = p->shape.residual ? at[p->nin - 1] + (cu_ptr)o[3] : c,
-                                   .bias = p->shape.epilogue & LT_EPILOGUE_BIAS ? at[2] : 0};
+                                   .bias = p->shape.epilogue & LT_EPILOGUE_BIAS ? at[p->bias] : 0};
+        if (p->shape.scales >= 0) {
+            m.scale_a = at[p->swap ? 3 : 2];
+            m.scale_b = at[p->swap ? 2 : 3];
+        }
         int e = product_call(d, p, &m, &p->algo->algo, p->algo->workspace);
         TRY(lt_status(d, e, origin, "a product"));
     }

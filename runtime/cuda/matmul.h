@@ -13,8 +13,11 @@ enum { LT_WORKSPACE = PLAN_LIBRARY_BYTES };
 struct shape {
     int64_t m, n, k, lda, ldb, ldc, ldr, batch, sa, sb, sc, sr;
     uint32_t align_a, align_b, align_c, align_r;
-    int32_t ta, tb, operand, result, compute; /* element types and arithmetic as the library says */
-    int32_t epilogue, beta, residual; /* LT_EPILOGUE_*; no padding: shapes are compared as bytes */
+    int32_t ta, tb, type_a, type_b, result, compute; /* element types, arithmetic: the library's */
+    int32_t scales;                                  /* LT_SCALE_* of codes, or -1 */
+    int32_t fast;                                    /* short accumulators */
+    int32_t epilogue, beta, residual;                /* LT_EPILOGUE_* */
+    int32_t unused;                                  /* no padding: shapes are compared as bytes */
 };
 struct chosen_algo {
     struct shape shape;
@@ -26,9 +29,9 @@ struct chosen_algo {
  * residual, in the plan's order. */
 struct product {
     struct shape shape;
-    bool swap;  /* the plan's b is cuBLASLt's a */
-    bool clear; /* K is 0: nothing is added up */
-    uint32_t nin;
+    bool swap;                   /* the plan's b is cuBLASLt's a */
+    bool clear;                  /* K is 0: nothing is added up */
+    uint32_t nin, bias;          /* operands; the bias' */
     int64_t elem, elem_c, loops; /* bytes of an operand's and a result's element */
     int64_t (*offsets)[4];
     double alpha;
@@ -40,7 +43,7 @@ struct product {
 
 /* Where one call works; a, b as cuBLASLt names them, `add` is c when there is no residual. */
 struct product_memory {
-    cu_ptr a, b, c, add, bias;
+    cu_ptr a, b, c, add, bias, scale_a, scale_b;
 };
 /* A library's error code. */
 int product_call(struct cuda *d, const struct product *p, const struct product_memory *at,

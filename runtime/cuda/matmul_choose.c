@@ -75,7 +75,8 @@ static size_t extent(int64_t rows, int64_t cols, int64_t ld, int64_t stride, int
 }
 
 /* bf16 values in (-1, 1) from a fixed sequence (a 64-bit linear congruence, Knuth's MMIX
- * constants); read as f16, f32 or f64 they are finite too. Copied from the first piece on. */
+ * constants); read as f16, f32 or f64 they are finite too, and so are their bytes as 8-bit floats
+ * with one bit cleared. Copied from the first piece on. */
 static bool fill_noise(struct bench *b, size_t bytes) {
     const struct driver_api *api = &b->d->api;
     uint16_t *noise = ctx_alloc(b->d->ctx, NOISE_BYTES);
@@ -85,7 +86,7 @@ static bool fill_noise(struct bench *b, size_t bytes) {
         float v = (float)((double)(x >> 11) * 0x1p-52 - 1) * 0.99f;
         uint32_t bits;
         memcpy(&bits, &v, sizeof bits);
-        noise[i] = (uint16_t)(bits >> 16);
+        noise[i] = b->p->elem == 1 ? (uint16_t)(x >> 40 & 0xf7f7) : (uint16_t)(bits >> 16);
     }
     size_t have = bytes < NOISE_BYTES ? bytes : NOISE_BYTES;
     bool ok = api->cuMemcpyHtoDAsync(b->memory, noise, have, b->d->stream) == CU_OK;
@@ -108,7 +109,9 @@ static bool bench_open(struct bench *b) {
     size_t at_c = at_b + extent(s->tb ? s->n : s->k, s->tb ? s->k : s->n, s->ldb, s->sb, n, elem);
     size_t at_r = at_c + extent(s->m, s->n, s->ldc, s->sc, n, elem_c);
     size_t at_bias = at_r + (s->residual ? extent(s->m, s->n, s->ldr, s->sr, n, elem_c) : 0);
-    size_t all = at_bias + extent(s->m, 1, s->m, 0, 1, elem_c);
+    size_t at_sa = at_bias + extent(s->m, 1, s->m, 0, 1, elem_c);
+    size_t at_sb = at_sa + extent(s->m, 1, s->m, 0, 1, 4);
+    size_t all = at_sb + extent(s->n, 1, s->n, 0, 1, 4);
     if (api->cuMemAlloc(&b->memory, all) != CU_OK) {
         b->memory = 0; /* measuring is a luxury */
         return false;
@@ -118,7 +121,9 @@ static bool bench_open(struct bench *b) {
                                     .b = at + at_b,
                                     .c = at + at_c,
                                     .add = at + (s->residual ? at_r : at_c),
-                                    .bias = at + at_bias};
+                                    .bias = at + at_bias,
+                                    .scale_a = at + at_sa,
+                                    .scale_b = at + at_sb};
     return api->cuEventCreate(&b->start, 0) == CU_OK && api->cuEventCreate(&b->stop, 0) == CU_OK &&
            fill_noise(b, all);
 }
@@ -219,7 +224,7 @@ static struct hash128 choice_key(struct cuda *d, const struct shape *s) {
         struct shape shape;
     } key;
     memset(&key, 0, sizeof key);
-    memcpy(key.what, "cublasLt algo 4", sizeof key.what);
+    memcpy(key.what, "cublasLt algo 5", sizeof key.what);
     snprintf(key.gpu, sizeof key.gpu, "%s", d->info.name);
     key.library = d->lt.cublasLtGetVersion();
     key.processors = (uint64_t)d->info.processors;

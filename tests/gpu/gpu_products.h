@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 /* gpu_products.h - graphs of bf16 products with bias, residual, accumulation and GELU, in sizes
- * whose rows are aligned to anything from 2 to 16 bytes; operands are parameters, results outputs.
- */
+ * whose rows are aligned to anything from 2 to 16 bytes, and of products of 8-bit codes in such
+ * sizes rounded up to 16; operands are parameters, results outputs. */
 #ifndef LATHE_TESTS_GPU_PRODUCTS_H
 #define LATHE_TESTS_GPU_PRODUCTS_H
 
-#include "ir/build.h"
 #include "ir/plan.h"
+#include "ir/quantize.h"
 
 static const int64_t product_sizes[][3] = {
     {1, 17, 129},  {3, 1, 17},     {17, 129, 3},   {127, 3, 127}, {129, 127, 17},
     {129, 130, 1}, {64, 256, 512}, {300, 768, 96}, {1, 8, 16},    {129, 136, 40}};
 enum {
-    PRODUCT_FORMS = 7,
+    PRODUCT_WIDE = 7,
+    PRODUCT_FORMS = PRODUCT_WIDE + 7,
     PRODUCT_SIZES = sizeof product_sizes / sizeof product_sizes[0],
     PRODUCT_ITEMS = PRODUCT_FORMS * PRODUCT_SIZES
 };
-static const char *const product_names[PRODUCT_FORMS] = {
-    "product",       "bias", "bias and residual", "f32 result", "accumulation in f32",
-    "f32 with both", "gelu"};
+static const char *const product_names[PRODUCT_FORMS] = {"product",
+                                                         "bias",
+                                                         "bias and residual",
+                                                         "f32 result",
+                                                         "accumulation in f32",
+                                                         "f32 with both",
+                                                         "gelu",
+                                                         "codes",
+                                                         "codes by rows",
+                                                         "codes of gradients",
+                                                         "codes, f32 result",
+                                                         "codes with bias",
+                                                         "codes with both",
+                                                         "codes, accumulation in f32"};
 
 static inline val_id product_param(struct graph *g, const char *name, enum dtype t, int64_t rows,
                                    int64_t cols) {
@@ -40,9 +52,43 @@ static inline val_id product_gelu(struct graph *g, val_id x) {
     return build_cast(g, graph_add(g, OP_gelu, &wide, 1, &a, 1, (str_id){0}), DT_bf16, (str_id){0});
 }
 
+/* a b^T of codes of a [M,K] and b [N,K]. */
+static inline val_id product_codes(struct graph *g, const char *names, const int64_t z[3], int form,
+                                   enum dtype t) {
+    str_id o = {0};
+    const char a_name[2] = {names[0]}, b_name[2] = {names[1]};
+    struct quant_how how = QUANT_HOW(form == 2 ? DT_e5m2 : DT_e4m3, .whole = form != 1, .rows = 1);
+    val_id a = build_quantize(g, product_param(g, a_name, DT_bf16, z[0], z[2]), VAL_NONE, &how, o);
+    how.format = DT_e4m3;
+    val_id b = build_quantize(g, product_param(g, b_name, DT_f32, z[1], z[2]), VAL_NONE, &how, o);
+    return build_scaled_matmul(g, a, b, val_at(a, 1), val_at(b, 1), t, o);
+}
+
+static inline struct graph *product_codes_graph(struct ctx *c, const int64_t *size, int form) {
+    struct graph *g = graph_create(c, product_names[PRODUCT_WIDE + form]);
+    str_id o = {0};
+    int64_t z[3];
+    for (int k = 0; k < 3; k++) z[k] = (size[k] + 15) / 16 * 16;
+    val_id y = product_codes(g, "ab", z, form, DT_bf16);
+    if (form >= 3) y = build_cast(g, y, DT_f32, o);
+    if (form == 4 || form == 5)
+        y = build_2(g, OP_add, y, build_cast(g, product_param(g, "s", DT_bf16, 0, z[1]), DT_f32, o),
+                    o);
+    if (form == 5)
+        y = build_2(g, OP_add, y,
+                    build_cast(g, product_param(g, "r", DT_bf16, z[0], z[1]), DT_f32, o), o);
+    if (form == 4 || form == 5) y = build_cast(g, y, DT_bf16, o);
+    if (form == 6)
+        y = build_2(g, OP_add, y, build_cast(g, product_codes(g, "pq", z, 2, DT_bf16), DT_f32, o),
+                    o);
+    graph_add_output(g, "y", y);
+    return g;
+}
+
 static inline struct graph *product_graph(struct ctx *c, int item) {
     const int64_t *z = product_sizes[item / PRODUCT_FORMS];
     int form = item % PRODUCT_FORMS;
+    if (form >= PRODUCT_WIDE) return product_codes_graph(c, z, form - PRODUCT_WIDE);
     struct graph *g = graph_create(c, product_names[form]);
     str_id o = {0};
     enum dtype t = form == 5 ? DT_f32 : DT_bf16;
