@@ -53,6 +53,10 @@ void cuda_literal(struct buf *out, enum dtype reg, double x, int64_t ix);
 /* ---- one function per kind of launch ----------------------------------------------------------
  */
 enum status cuda_group(struct cuda_gen *c) MUST_USE;
+/* Whether a group, laid out as `y`, is a transpose (cuda_transpose.c), and its launch. */
+bool cuda_transposes(const struct cuda_gen *c, const struct plan_group *g,
+                     const struct group_layout *y);
+enum status cuda_transpose(struct cuda_gen *c, const struct group_layout *y) MUST_USE;
 enum status cuda_conv(struct cuda_gen *c) MUST_USE;
 enum status cuda_max_pool(struct cuda_gen *c) MUST_USE;
 enum status cuda_along_axis(struct cuda_gen *c) MUST_USE; /* argmax, cumsum */

@@ -484,6 +484,7 @@ enum status cuda_group(struct cuda_gen *c) {
     struct group_gen g = {.c = c, .l = c->l, .g = &c->p->groups.at[c->l->group.i]};
     TRY(check_program(c, g.g));
     g.y = plan_group_layout(c->p, c->l, c->scratch);
+    if (cuda_transposes(c, g.g, g.y)) return cuda_transpose(c, g.y);
     g.n = g.g->code.n;
     g.uniform = ARENA_ARRAY(c->scratch, bool, g.n + 1);
     g.row_store = ARENA_ARRAY(c->scratch, bool, g.n + 1);

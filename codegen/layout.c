@@ -252,6 +252,13 @@ static int copies_below(struct cg *c, val_id v) {
     return n;
 }
 
+/* Single bytes far apart: a copy by tiles is faster than storing them so. */
+static bool scatters(const struct cg *c, val_id v, const struct plan_view *view) {
+    int last = view->rank - 1;
+    return dtype_size(val_type(c->g, v)->dtype) == 1 && last >= 0 && view->dims[last] > 1 &&
+           view->strides[last] != 1 && node_class(c->g, val_def(c->g, v)) == CLASS_FUSED;
+}
+
 /* Let w lie as `dest` says by placing its base accordingly, unless that costs more copies
  * elsewhere. */
 static bool try_place(struct cg *c, val_id w, const struct plan_view *dest, int gain) {
@@ -267,7 +274,7 @@ static bool try_place(struct cg *c, val_id w, const struct plan_view *dest, int 
         if (result.dims[d] == 1)
             p.strides[d] = result.strides[d] =
                 d + 1 < result.rank ? result.strides[d + 1] * result.dims[d + 1] : 1;
-    if (!result_fits(c, base, &result)) return false;
+    if (!result_fits(c, base, &result) || scatters(c, base, &result)) return false;
     struct place dense = {.set = true};
     dims_strides(result.dims, result.rank, dense.strides);
     info->place = dense;

@@ -86,6 +86,7 @@ static void find_updated(struct granularity *x) {
         const struct node *node = graph_node(g, n);
         enum op op = (enum op)node->op;
         bool step = op == OP_adam || op == OP_adam8 || op == OP_sgd;
+        x->steps |= step;
         if (step) x->updated[node_in(g, n, 1).i] = node_in(g, n, 0);
         if (node->nout == 0) continue;
         val_id to = x->updated[node_out(g, n, 0).i];
@@ -102,15 +103,21 @@ static void find_updated(struct granularity *x) {
     }
 }
 
-/* Parameters of products that the loss reads with no other product between. */
+/* Parameters of products that the loss or another output reads with no product between. */
 static void find_heads(struct granularity *x) {
     struct graph *g = x->g;
     bool *reaches = ARENA_ARRAY(x->scratch, bool, g->values.n);
-    for (uint32_t i = x->loss; i > 0; i--) {
+    for (uint32_t i = 0; i < g->outputs.n; i++) {
+        const char *name = interned(&g->strings, g->outputs.at[i].name);
+        val_id v = graph_resolve(g, g->outputs.at[i].value);
+        if (strncmp(name, "grad_norm", 9) != 0 && strncmp(name, "grad/", 5) != 0)
+            reaches[v.i] = true; /* of the model, or the loss */
+    }
+    for (uint32_t i = x->nodes; i-- > 1;) {
         node_id n = {i};
         const struct node *node = graph_node(g, n);
         enum op op = (enum op)node->op;
-        bool here = i == x->loss || op == OP_cross_entropy;
+        bool here = op == OP_cross_entropy;
         for (int k = 0; k < node->nout; k++) here |= reaches[node_out(g, n, k).i];
         if (!here) continue;
         if (op == OP_matmul) {
@@ -304,7 +311,7 @@ enum status pass_granularity(struct pass_ctx *c, struct graph *g) {
     for (uint32_t i = 1; i < x.nodes; i++) {
         if (graph_node(g, (node_id){i})->op != OP_matmul) continue;
         bool low = product_kind(&x, (node_id){i}, &how) == PRODUCT_LOW;
-        if (!c->train) how.history = 0; /* nothing updates states */
+        if (!x.steps) how.history = 0; /* nothing updates states */
         if (low) rewrite_product(&x, (node_id){i}, &how);
     }
     graph_settle(g);

@@ -26,6 +26,7 @@ struct granularity {
     const struct recipe *r;
     struct arena *scratch;
     uint32_t nodes, values, loss; /* as the graph was given; the node of output "loss", 0: none */
+    bool steps;                   /* an optimizer is there */
     bool *gradient;               /* by value: depends on the loss or on the score of classes */
     bool *head;                   /* by value: a parameter of the head */
     val_id *updated;              /* by value: the parameter that it becomes the gradient of */

@@ -65,8 +65,16 @@ template <int EXP, int MAN, bool FINITE> DEV float small_to_float(u32 u) {
     }
     return __uint_as_float(sign | (e + 127u - bias) << 23 | m << (23 - MAN));
 }
-DEV float to_reg(e4m3 x) { return small_to_float<4, 3, true>(x.u); }
-DEV float to_reg(e5m2 x) { return small_to_float<5, 2, false>(x.u); }
+DEV float to_reg(e4m3 x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    u32 two;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"((unsigned short)x.u));
+    return to_reg(f16{(unsigned short)two});
+#else
+    return small_to_float<4, 3, true>(x.u);
+#endif
+}
+DEV float to_reg(e5m2 x) { return to_reg(f16{(unsigned short)(x.u << 8)}); } /* its upper byte */
 DEV float to_reg(e8m0 x) {
     if (x.u == 0xffu) return __uint_as_float(0x7fc00000u);
     return x.u ? __uint_as_float((u32)x.u << 23) : __uint_as_float(0x00400000u);
