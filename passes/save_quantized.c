@@ -3,15 +3,20 @@
  * again (inputs of GELU, SwiGLU and norms) are kept as 8-bit codes with a scale for each group of
  * neighbours. Not operands of products: granularity.c keeps their codes.
  *
- * before:                                       after (saved = e4m3 group 16):
- *   %h = matmul(%x, %w)             bf16          %h = matmul(%x, %w)
- *   %a = gelu(cast_f32(%h))                       %a = gelu(cast_f32(%h))
- *   .. loss ..                                    %q, %s = quantize(%h) {format = e4m3, tile = [1,
- * 16]} %dh = ..elementwise(cast_f32(%h), %da)        .. loss .. %dh = ..elementwise(dequantize(%q,
- * %s), %da)
+ * before:                                    after (saved = e4m3 group 16):
+ *   %h = matmul(%x, %w)          bf16          %h = matmul(%x, %w)
+ *   %a = gelu(cast_f32(%h))                    %q, %s = quantize(%h) {e4m3, tile = [1, 16]}
+ *   %r = add(%h, ..)                           %a = gelu(dequantize(%q, %s))
+ *   .. loss ..                                 %r = add(%h, ..)
+ *   %dh = ..(cast_f32(%h), %da)                .. loss ..
+ *                                              %dh = ..(dequantize(%q, %s), %da)
  *
- * The forward part goes on with the exact value; COAT's reads the codes there too (coat_llama.py).
- * What a norm made is computed again from the dequantized operand and the exact statistics.
+ * Nonlinear ops of the forward part read the codes as well (so does COAT, H. Xi et al., 2025),
+ * norms take their statistics from them: the gradient then belongs to what was computed. Reading
+ * exact values forward and codes backward is tempting and wrong: a channel that is large in every
+ * token is off by the same amount in every token, the gradient of a norm is no longer orthogonal to
+ * its operand, and after a thousand steps training diverges (docs/recipes.md). Sums (the residual
+ * stream) read exact values. What a norm made is computed again from the codes and its statistics.
  *
  * needs   an output "loss": what comes before it is the forward part
  * breaks  every id held outside
@@ -23,9 +28,9 @@
 struct packer {
     struct saver s;
     struct quant_how how;
-    bool *low; /* by value: is kept as codes */
-    val_id *read,
-        *codes; /* by value: what the backward part reads instead; the codes of a kept one */
+    bool *low;     /* by value: is kept as codes */
+    val_id *read;  /* by value: what is read instead */
+    val_id *codes; /* by value: of a kept one */
     struct arena *scratch;
 };
 
@@ -61,7 +66,7 @@ static bool pays(const struct packer *p, val_id v) {
     enum op op = val_op(s->g, v);
     bool any = false;
     if (!s->used[v.i] || s->uses.live_out[v.i] || !saver_forward(s, v)) return false;
-    if (!dtype_is_float(t->dtype) || dtype_size(t->dtype) < 2 || t->dtype == DT_f64) return false;
+    if (!dtype_is_float(t->dtype) || dtype_size(t->dtype) != 2) return false; /* f32 is meant */
     if ((op_info(op)->traits & SOURCE) || saver_base(s, v).i != v.i) return false;
     if (saver_bytes(s->g, v) < SAVER_BYTES_MIN || t->rank < 1) return false;
     if (t->dims[t->rank - 1] < p->how.tile.cols) return false; /* statistics */
@@ -137,6 +142,39 @@ static void read_codes(struct packer *p, node_id n) {
     arena_rewind(p->scratch, mark);
 }
 
+/* v is the kept value itself, rearranged or widened; not what a norm makes of it. */
+static bool is_guise(const struct packer *p, val_id v) {
+    const struct saver *s = &p->s;
+    val_id base = saver_base(s, v);
+    if (!saver_forward(s, v) || !p->low[base.i]) return false;
+    for (; v.i != base.i; v = node_in(s->g, val_def(s->g, v), 0))
+        if (saver_norm(s, v)) return false;
+    return true;
+}
+
+static bool nonlinear(enum op op) {
+    if (op == OP_layer_norm || op == OP_rms_norm) return true;
+    return saver_walks(op) && op != OP_add && op != OP_neg && op != OP_cast && op != OP_where;
+}
+
+/* Node n of the forward part reads codes where the backward part will. */
+static void compute_from_codes(struct packer *p, node_id n) {
+    struct graph *g = p->s.g;
+    int nin = graph_node(g, n)->nin, nout = graph_node(g, n)->nout;
+    val_id in[4];
+    bool changed = false;
+    if (nin > 4 || !nonlinear((enum op)graph_node(g, n)->op)) return;
+    for (int k = 0; k < nin; k++) {
+        val_id v = node_in(g, n, k);
+        bool read = is_guise(p, v);
+        in[k] = read ? read_of(p, v) : graph_resolve(g, v);
+        changed |= read;
+    }
+    if (!changed) return;
+    val_id y = same_node(g, n, in);
+    for (int k = 0; k < nout; k++) graph_forward(g, node_out(g, n, k), val_at(y, k));
+}
+
 enum status pass_save_quantized(struct pass_ctx *c, struct graph *g) {
     const struct recipe_saved *saved = c->recipe ? &c->recipe->saved : NULL;
     if (!saved || saved->format == DT_bf16) return ST_OK;
@@ -158,6 +196,7 @@ enum status pass_save_quantized(struct pass_ctx *c, struct graph *g) {
         p.codes[v] = build_quantize(g, (val_id){v}, VAL_NONE, &p.how, o);
     }
     uint32_t made = g->nodes.n; /* codes are made behind their values, which then can go */
+    for (uint32_t i = 1; found && i <= p.s.loss; i++) compute_from_codes(&p, (node_id){i});
     for (uint32_t i = p.s.loss + 1; found && i < nodes; i++) read_codes(&p, (node_id){i});
     if (found) graph_settle_early(g, nodes, made);
     return ST_OK;
