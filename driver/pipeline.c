@@ -28,6 +28,7 @@ static const struct pass_info passes[] = {
     {"granularity", pass_granularity, PASS_ALWAYS, false, "products on 8-bit operands: which ones, what shares a scale"},
     {"save",      pass_save,       PASS_TRAIN,  true,  "compute cheap values again for the backward part"},
     {"save_quantized", pass_save_quantized, PASS_TRAIN, false, "keep what nonlinear ops read again as 8-bit codes"},
+    {"save_codes", pass_save_codes, PASS_TRAIN,  true,  "make operands of products again from what is kept"},
     {"dce",       pass_dce,        PASS_ALWAYS, true,  "drop what no output and no update needs"},
 };
 static const struct pass_order orders[] = {
@@ -53,6 +54,7 @@ static const struct pass_order orders[] = {
     {"optimizer_states", "granularity", "products are known by the parameters that they update"},
     {"chunk_loss", "granularity", "chunks are cut from products as they are"},
     {"save",      "save_quantized", "what is computed again is not kept, in whatever format"},
+    {"save_quantized", "save_codes", "chains begin at what is kept"},
     {"granularity", "save",    "of operands of products, codes are kept"},
     {"chunk_loss", "save",     "what is scored in chunks lies in the forward part"},
 };

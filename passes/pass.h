@@ -74,5 +74,8 @@ enum status pass_save(struct pass_ctx *c, struct graph *g);
 /* Keeps what only nonlinear ops of the backward part read as 8-bit codes where the recipe says so.
  */
 enum status pass_save_quantized(struct pass_ctx *c, struct graph *g);
+/* Lets the backward part make operands of products again from what is kept, with the same scales.
+ */
+enum status pass_save_codes(struct pass_ctx *c, struct graph *g);
 
 #endif
