@@ -41,7 +41,9 @@ static void mark_needs(struct cg *c) {
     }
 }
 
-/* Elementwise nodes that only updates need run after everything else. */
+/* Elementwise nodes that only updates need run after everything else. Not reductions: what they
+ * read, such as the gradients that a history of magnitudes is about, would have to stay until then.
+ */
 static void mark_late(struct cg *c) {
     struct graph *g = c->g;
     bool *next = ARENA_ARRAY(c->scratch, bool, g->values.n);
@@ -64,7 +66,9 @@ static void mark_late(struct cg *c) {
         }
         bool is_next = false;
         for (int k = 0; k < graph_node(g, n)->nout; k++) is_next |= next[node_out(g, n, k).i];
-        c->nodes[i].late = launch ? is_next : is_next || (updates && !others);
+        enum op op = (enum op)graph_node(g, n)->op;
+        bool sums = op >= OP_reduce_sum && op <= OP_reduce_prod;
+        c->nodes[i].late = launch || sums ? is_next : is_next || (updates && !others);
     }
 }
 

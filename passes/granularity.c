@@ -2,12 +2,17 @@
 /* granularity.c - products with a parameter, and their gradients, on 8-bit operands: which
  * products, what shares a scale, one copy of codes for all that read the same tensor.
  *
- * before (x, w, dy in bf16):                      after (recipe fp8):
- *   %y  = matmul(%x, %w)                            %qx, %sx = quantize(%x) {format = e4m3}
- *   %dx = matmul(%dy, %w) {trans_b}                 %qw, %sw = quantize(%w)        of the f32
- * parameter %dw = matmul(%x, %dy) {trans_a}                 %y  = scaled_matmul(%qx,
- * transpose(%qw), %sx, %sw) %qg, %sg = quantize(%dy) {format = e5m2} %dx = scaled_matmul(%qg, %qw,
- * %sg, %sw) %dw = scaled_matmul(transpose(%qx), transpose(%qg), ..)
+ * before (x, dy in bf16, w of an f32 parameter):
+ *   %y  = matmul(%x, %w)
+ *   %dx = matmul(%dy, %w) {trans_b}
+ *   %dw = matmul(%x, %dy) {trans_a}
+ * after (recipe fp8):
+ *   %qx, %sx = quantize(%x) {format = e4m3}
+ *   %qw, %sw = quantize(%w) {format = e4m3}
+ *   %y  = scaled_matmul(%qx, transpose(%qw), %sx, %sw)
+ *   %qg, %sg = quantize(%dy) {format = e5m2}
+ *   %dx = scaled_matmul(%qg, %qw, %sg, %sw)
+ *   %dw = scaled_matmul(transpose(%qx), transpose(%qg), %sx, %sg)
  *
  * A product takes part if one operand is a parameter, or if it makes the gradient of one; not the
  * head (whose result the loss reads), unless the recipe says so; not what the recipe names; not
@@ -168,9 +173,13 @@ enum product_kind product_kind(const struct granularity *x, node_id n,
 struct codes { /* of one tensor in one format, by tiles of one shape */
     val_id base, codes, scale;
     struct quant_how how;
+    int64_t history;
 };
 struct turned { /* a tensor with its last axes swapped */
     val_id v, turned;
+};
+struct viewed { /* `of` rearranged as v is of a tensor */
+    val_id v, of, view;
 };
 
 static val_id turned(struct granularity *x, val_id v, str_id o) {
@@ -193,7 +202,7 @@ static struct codes codes_of(struct granularity *x, val_id base, const struct qu
     struct graph *g = x->g;
     for (uint32_t k = 0; k < x->made.n; k++) {
         const struct codes *c = &x->made.at[k];
-        if (c->base.i == base.i && same_how(&c->how, how)) return *c;
+        if (c->base.i == base.i && same_how(&c->how, how) && c->history == history) return *c;
     }
     bool weight = is_param(g, base),
          gradient = !weight && base.i < x->values && x->gradient[base.i];
@@ -205,21 +214,27 @@ static struct codes codes_of(struct granularity *x, val_id base, const struct qu
     }
     val_id q = build_quantize(g, base, d.scale, how, o);
     if (history) delayed_next(x, &d, val_at(q, 2), o);
-    struct codes c = {base, q, history ? d.scale : val_at(q, 1), *how};
+    struct codes c = {base, q, history ? d.scale : val_at(q, 1), *how, history};
     vec_push(x->scratch, &x->made, c);
     return c;
 }
 
-/* The view of `codes` that v is of `base`. */
-static val_id view_again(struct graph *g, val_id v, val_id base, val_id codes) {
-    if (v.i == base.i) return codes;
+/* The view of `of` that v is of `base`, made once. */
+static val_id view_again(struct granularity *x, val_id v, val_id base, val_id of) {
+    struct graph *g = x->g;
+    if (v.i == base.i) return of;
+    for (uint32_t k = 0; k < x->views.n; k++)
+        if (x->views.at[k].v.i == v.i && x->views.at[k].of.i == of.i) return x->views.at[k].view;
     node_id n = val_def(g, v);
-    val_id in = view_again(g, node_in(g, n, 0), base, codes);
+    val_id in = view_again(x, node_in(g, n, 0), base, of);
     if (graph_node(g, n)->op == OP_cast) return in;
     const struct attr *attrs;
     int nattrs = attr_list(g, n, &attrs);
     const struct node node = *graph_node(g, n);
-    return graph_add(g, (enum op)node.op, &in, 1, attrs, nattrs, node.origin);
+    struct viewed made = {v, of,
+                          graph_add(g, (enum op)node.op, &in, 1, attrs, nattrs, node.origin)};
+    vec_push(x->scratch, &x->views, made);
+    return made.view;
 }
 
 /* The tensor behind views of an operand: an f32 parameter, or a bf16 value. */
@@ -249,30 +264,33 @@ struct operand {
     val_id codes, scale;
 };
 
+static struct quant_how how_of(const struct granularity *x, val_id v,
+                               const struct recipe_products *p) {
+    bool weight = is_param(x->g, v);
+    return (struct quant_how){.format = !weight && x->gradient[v.i] ? p->gradients : p->format,
+                              .scale_type = p->scale_type,
+                              .tile = tile_of(p, weight),
+                              .eps = QUANT_EPS,
+                              .margin = p->history ? p->margin : 0};
+}
+
 /* Operand v of a product as codes with the summed axis last; `turn`: v has it last but one. */
 static struct operand operand_of(struct granularity *x, val_id v, bool turn,
                                  const struct recipe_products *p, str_id o) {
     struct graph *g = x->g;
-    bool weight = is_param(g, v);
-    struct quant_how how = {.format = !weight && x->gradient[v.i] ? p->gradients : p->format,
-                            .scale_type = p->scale_type,
-                            .tile = tile_of(p, weight),
-                            .eps = QUANT_EPS,
-                            .margin = p->history ? p->margin : 0};
+    struct quant_how how = how_of(x, v, p);
+    val_id base = base_of(g, v);
     struct operand r;
     if (how.tile.whole) {
-        val_id base = base_of(g, v);
         struct codes c = codes_of(x, base, &how, p->history, o);
-        r = (struct operand){view_again(g, v, base, c.codes), c.scale};
-        if (turn) r.codes = build_swap_last(g, r.codes, o);
-    } else if (turns(how.tile)) {
-        struct codes c = codes_of(x, v, &how, 0, o);
-        r = (struct operand){c.codes, c.scale};
-        if (turn)
-            r.codes = build_swap_last(g, r.codes, o), r.scale = build_swap_last(g, r.scale, o);
+        r = (struct operand){view_again(x, v, base, c.codes), c.scale};
+        if (turn) r.codes = turned(x, r.codes, o);
     } else {
-        struct codes c = codes_of(x, turn ? turned(x, v, o) : v, &how, 0, o);
+        bool later = turn && turns(how.tile); /* the codes, not what they are made of */
+        if (is_param(g, v)) v = view_again(x, v, base, base); /* rounded once, from f32 */
+        struct codes c = codes_of(x, turn && !later ? turned(x, v, o) : v, &how, 0, o);
         r = (struct operand){c.codes, c.scale};
+        if (later) r = (struct operand){turned(x, r.codes, o), turned(x, r.scale, o)};
     }
     r.scale = build_cast(g, r.scale, DT_f32, o);
     return r;
@@ -303,17 +321,39 @@ void granularity_find(struct granularity *x, struct graph *g, const struct recip
     find_heads(x);
 }
 
+/* Codes of rows, or of parts of them, that the backward part needs of a value of the forward part:
+ * made beside the value, which then need not be kept. */
+static void make_early(struct granularity *x, node_id n, const struct recipe_products *p) {
+    struct graph *g = x->g;
+    if (p->scope == QUANT_TENSOR || n.i <= x->loss) return;
+    str_id o = graph_node(g, n)->origin;
+    bool turn[2] = {attr_bool(g, n, ATTR_trans_a), !attr_bool(g, n, ATTR_trans_b)};
+    for (int k = 0; k < 2; k++) {
+        val_id v = node_in(g, n, k);
+        if (is_param(g, v) || x->gradient[v.i]) continue;
+        (void)operand_of(x, v, turn[k], p, o);
+    }
+}
+
 enum status pass_granularity(struct pass_ctx *c, struct graph *g) {
     struct granularity x;
     struct recipe_products how;
     if (!c->recipe || (!c->recipe->products.low && c->recipe->noverrides == 0)) return ST_OK;
     granularity_find(&x, g, c->recipe, c->scratch);
-    for (uint32_t i = 1; i < x.nodes; i++) {
-        if (graph_node(g, (node_id){i})->op != OP_matmul) continue;
-        bool low = product_kind(&x, (node_id){i}, &how) == PRODUCT_LOW;
-        if (!x.steps) how.history = 0; /* nothing updates states */
-        if (low) rewrite_product(&x, (node_id){i}, &how);
+    uint32_t early = x.nodes, early_end = 0;
+    for (int rewrite = 0; rewrite < 2; rewrite++) {
+        for (uint32_t i = 1; i < x.nodes; i++) {
+            node_id n = {i};
+            if (graph_node(g, n)->op != OP_matmul) continue;
+            if (product_kind(&x, n, &how) != PRODUCT_LOW) continue;
+            if (!x.steps) how.history = 0; /* nothing updates states */
+            if (rewrite)
+                rewrite_product(&x, n, &how);
+            else
+                make_early(&x, n, &how);
+        }
+        if (!rewrite) early_end = g->nodes.n;
     }
-    graph_settle(g);
+    graph_settle_early(g, early, early_end);
     return ST_OK;
 }

@@ -32,6 +32,7 @@ struct granularity {
     val_id *updated;              /* by value: the parameter that it becomes the gradient of */
     VEC(struct codes) made;
     VEC(struct turned) turns;
+    VEC(struct viewed) views;
 };
 void granularity_find(struct granularity *x, struct graph *g, const struct recipe *r,
                       struct arena *scratch);
