@@ -353,6 +353,16 @@ static void choose_kept(struct group_gen *g) {
     if (g->kept_bytes <= KEPT_TWICE && !g->ncolsum) g->blocks = 2;
 }
 
+/* Many rows of a few elements: a block of one row a worker would end before it has begun. */
+static void choose_interleaved(struct group_gen *g) {
+    enum { ROWS_EACH = 4 };
+    int64_t blocks = ceil_div(g->rows, g->threads / g->lanes);
+    if (g->lanes >= 32 || blocks < (int64_t)4 * PROCESSORS) return;
+    g->interleaved = true;
+    g->ahead = g->vec * g->units <= 8;
+    g->rows_each = ROWS_EACH;
+}
+
 static void choose_threads(struct group_gen *g) {
     g->units = 1;
     g->blocks = 1;
@@ -370,6 +380,8 @@ static void choose_threads(struct group_gen *g) {
             int64_t wanted = (int64_t)PROCESSORS * g->blocks * (g->threads / g->lanes);
             g->rows_each =
                 i64_max(ceil_div(g->rows, wanted), i64_min(4, ceil_div(g->rows, PROCESSORS)));
+        } else {
+            choose_interleaved(g);
         }
         g->workers = ceil_div(g->rows, g->rows_each);
         break;
@@ -423,6 +435,7 @@ static void define_all(struct group_gen *g) {
     if (g->ring) cuda_define(c, "SLOT", g->slot);
     if (g->steps) cuda_define(c, "STEP", g->slot / g->steps);
     cuda_define(c, "RPW", g->rows_each);
+    if (g->interleaved) cuda_define(c, "INTERLEAVED", 1);
     cuda_define(c, "BLOCK_ROWS", g->form == FORM_ROW ? g->threads / g->lanes : 1);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
     if (rounds_to_bytes(g)) cuda_define(c, "EXACT_DIV", 1);

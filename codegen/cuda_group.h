@@ -22,6 +22,7 @@ struct group_gen {
     bool ahead;   /* ROW, COLUMNS: registers hold the next row too */
     int ring;     /* .. or shared memory holds this many rows of the block's operands, 0: none */
     int64_t slot; /* bytes of one */
+    bool interleaved; /* rows of a worker lie apart, those of a block together */
     bool late;  /* .. nor what a row needs, all at once: operands are loaded where they are used */
     int blocks; /* of a processor that registers must leave room for */
     int steps;  /* LONG with a ring: of a row */

@@ -138,11 +138,18 @@ extern "C" __global__ void __launch_bounds__(LANES) group_map(PARAMS) {
     body(ARGS, 0, lane, none, x);
 }
 #elif MODE == 1
-/* A block has THREADS / LANES workers. AHEAD: while a worker computes a row, the next one is on
+/* A block has THREADS / LANES workers. The rows of a worker follow each other or, INTERLEAVED, lie as
+ * far apart as there are workers, so that those of a block are neighbours. AHEAD: while a worker computes a row, the next one is on
  * its way; RING: the next RING - 1 are, into shared memory. */
 extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAMS) {
+#if INTERLEAVED
+    enum { APART = THREADS / LANES };
+    const IDX lane = threadIdx.x % LANES, first = (IDX)blockIdx.x * (APART * RPW) + threadIdx.x / LANES;
+#else
+    enum { APART = 1 };
     const IDX worker = (IDX)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
     const IDX lane = threadIdx.x % LANES, first = worker * RPW;
+#endif
     if (first >= ROWS) return;
     state sums;
 #if COLSUMS
@@ -155,16 +162,16 @@ extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAM
     raw now INIT;
     fetch(ARGS, first, lane, now);
 #if RPW > 1
-    for (IDX k = 0; k < RPW && first + k < ROWS; k++) {
-        const bool more = k + 1 < RPW && first + k + 1 < ROWS;
+    for (IDX k = 0; k < RPW && first + k * APART < ROWS; k++) {
+        const bool more = k + 1 < RPW && first + (k + 1) * APART < ROWS;
 #if AHEAD
         raw next = now;
-        if (more) fetch(ARGS, first + k + 1, lane, next);
-        body(ARGS, first + k, lane, sums, now);
+        if (more) fetch(ARGS, first + (k + 1) * APART, lane, next);
+        body(ARGS, first + k * APART, lane, sums, now);
         now = next;
 #else
-        body(ARGS, first + k, lane, sums, now);
-        if (more) fetch(ARGS, first + k + 1, lane, now);
+        body(ARGS, first + k * APART, lane, sums, now);
+        if (more) fetch(ARGS, first + (k + 1) * APART, lane, now);
 #endif
     }
 #else

@@ -45,6 +45,7 @@ static const struct quant_item quant_items[] = {
     {DT_bf16, DT_e4m3, DT_e8m0, 2, {64, 4096}, TILE(1, 0), 2},
     {DT_f32, DT_e5m2, DT_bf16, 2, {130, 512}, TILE(1, 16), 1},
     {DT_bf16, DT_e4m3, DT_bf16, 2, {256, 2048}, TILE(1, 16), 0},
+    {DT_bf16, DT_e4m3, DT_bf16, 2, {5003, 1040}, TILE(1, 16), 1}, /* several rows a thread */
     {DT_bf16, DT_e4m3, DT_f32, 2, {100, 1024}, TILE(1, 128), 2},
     {DT_f32, DT_e4m3, DT_e8m0, 2, {37, 300}, TILE(1, 128), 0},
     {DT_f32, DT_e4m3, DT_f32, 2, {256, 384}, TILE(128, 128), 0},
