@@ -287,7 +287,7 @@ static struct operand operand_of(struct granularity *x, val_id v, bool turn,
         if (turn) r.codes = turned(x, r.codes, o);
     } else {
         bool later = turn && turns(how.tile); /* the codes, not what they are made of */
-        if (is_param(g, v)) v = view_again(x, v, base, base); /* rounded once, from f32 */
+        v = view_again(x, v, base, base);     /* of an f32 parameter, not of its cast */
         struct codes c = codes_of(x, turn && !later ? turned(x, v, o) : v, &how, 0, o);
         r = (struct operand){c.codes, c.scale};
         if (later) r = (struct operand){turned(x, r.codes, o), turned(x, r.scale, o)};

@@ -310,6 +310,31 @@ printf 'state.m = e5m2 group 64 expand full contract\nstate.v = e4m3 group 64 ex
 check "a recipe of one's own" train --data good.npz --steps 3 --recipe own.recipe -o own8
 check "a recipe of one's own: wide states" grep -q '"state/a.bias.m":{"dtype":"F32"' own8/checkpoint/3/tensors.safetensors
 
+# ---- 8-bit products ------------------------------------------------------------------------------
+gpt=$models/gpt.dynamo18.onnx
+"$fixture" data tokens.npz input_ids:i64:6x16:mod=7 labels:i64:6x16:mod=64
+low_train() { lathe train "$gpt" --loss "$ce" --quiet --data tokens.npz --steps 6 --schedule cosine:warmup=2 --save-every 3 --keep 0 --seed 7 "$@"; }
+for r in coat fp8-delayed; do
+    check "$r" low_train --recipe $r -o whole-$r
+    cp -r whole-$r half-$r
+    rm -r half-$r/checkpoint/6 half-$r/model.onnx
+    check "$r: resume" low_train --recipe $r --resume half-$r
+    check "$r: the same bytes" cmp half-$r/checkpoint/6/tensors.safetensors whole-$r/checkpoint/6/tensors.safetensors
+    check "$r: the same model" cmp half-$r/model.onnx whole-$r/model.onnx
+done
+check "fp8-delayed: histories" grep -q '"state/node_addmm.gradient.amax":{"dtype":"F32","shape":\[16\]' whole-fp8-delayed/checkpoint/6/tensors.safetensors
+check "fp8-delayed: accumulation" low_train --accumulate 2 --recipe fp8-delayed -o sum-delayed
+check "plan --products" lathe plan "$gpt" --loss "$ce" --recipe coat --products
+cp out products.txt
+check "plan --products: 8-bit" grep -q "^8-bit  *12 products, " products.txt
+check "plan --products: a gradient" grep -q "1 x weight gradient  *.* e4m3 x e5m2 tensor" products.txt
+check "plan --products: why not" grep -q "^ .* the loss reads it (products.head)" products.txt
+for r in "products = e4m3\nproducts.scope = row\nproducts.scale = delayed 4" "products = e4m3\nproducts.scope = 128"  "products = e5m2" \
+    "saved = e4m3 group 0" "for *: compute = f32"; do
+    printf 'compute = bf16\nactivations = bf16\n%b\n' "$r" >wrong.recipe
+    error "a recipe with '$r'" 2 "wrong.recipe.*: expected" low_train --recipe wrong.recipe -o never
+done
+
 # SIGTERM: a checkpoint, 75, and resumable.
 "$build/lathe" train "$mlp" --data good.npz --batch 8 --loss "$ce" --quiet -o term --steps 100000000 >out 2>err &
 pid=$!
