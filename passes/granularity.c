@@ -82,9 +82,23 @@ static void find_gradients(struct granularity *x) {
     }
 }
 
+static val_id param_named(const struct graph *g, const char *name) {
+    for (uint32_t i = 1; i < g->nodes.n; i++) {
+        node_id n = {i};
+        if (graph_node(g, n)->op != OP_param) continue;
+        if (strcmp(attr_str(g, n, ATTR_name), name) == 0) return node_out(g, n, 0);
+    }
+    return VAL_NONE;
+}
+
 /* The parameter that a product's result is the gradient of, by value. */
 static void find_updated(struct granularity *x) {
     struct graph *g = x->g;
+    for (uint32_t i = 0; i < g->outputs.n; i++) { /* without an optimizer: "grad/NAME" */
+        const char *name = interned(&g->strings, g->outputs.at[i].name);
+        if (strncmp(name, "grad/", 5) != 0) continue;
+        x->updated[graph_resolve(g, g->outputs.at[i].value).i] = param_named(g, name + 5);
+    }
     for (uint32_t i = x->nodes; i-- > 1;) {
         node_id n = {i};
         const struct node *node = graph_node(g, n);
@@ -98,12 +112,6 @@ static void find_updated(struct granularity *x) {
         for (int k = 0; k < node->nin; k++)
             if (type_count(val_type(g, node_in(g, n, k))) == type_count(val_type(g, to)))
                 x->updated[node_in(g, n, k).i] = to;
-    }
-    for (uint32_t i = 0; i < g->outputs.n; i++) { /* without an optimizer: "grad/NAME" */
-        const char *name = interned(&g->strings, g->outputs.at[i].name);
-        if (strncmp(name, "grad/", 5) != 0) continue;
-        val_id v = graph_resolve(g, g->outputs.at[i].value);
-        if (!x->updated[v.i].i) x->updated[v.i] = v;
     }
 }
 
