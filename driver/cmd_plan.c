@@ -3,6 +3,7 @@
 #include "driver/budget.h"
 #include "driver/command.h"
 #include "driver/forward.h"
+#include "passes/granularity.h"
 #include "passes/save_policy.h"
 #include <jansson.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@ struct plan_args {
     const char *path, *loss, *optimizer, *recipe;
     double memory; /* GiB; 0: none given */
     int64_t arch;  /* of a GPU; 0: the CPU */
-    bool json, inference, saved;
+    bool json, inference, saved, products;
     lathe_model_options open;
     struct arena arena;
     struct train_options train;
@@ -68,7 +69,9 @@ static enum status compile(struct plan_args *a) {
     a->sc = (struct session_compile){.training = !a->inference, .train = t, .recipe = &a->numbers};
     a->cg =
         (struct codegen_options){.threads = pool_threads(a->c->pool), .cuda_arch = (int)a->arch};
+    if (a->products) a->sc.stop_after = a->inference ? "precision" : "chunk_loss";
     TRY(session_graph(a->model, &a->sc, &a->graph));
+    if (a->products) return ST_OK; /* the graph that pass granularity is given */
     return plan_build(a->graph, &a->cg, &a->plan);
 }
 
@@ -87,7 +90,7 @@ static enum status plan_once(struct plan_args *a, struct planned *out) {
     TRY((enum status)lathe_model_open(a->c, a->path, &a->open, &a->model));
     TRY(compile(a));
     out->open_batch = a->model->open_batch;
-    measure(a->plan, &a->arena, out);
+    if (a->plan) measure(a->plan, &a->arena, out);
     return ST_OK;
 }
 
@@ -206,6 +209,89 @@ static void print_saved(struct plan_args *a) {
     }
 }
 
+/* ---- products ------------------------------------------------------------------------------- */
+struct product_row {
+    const char *where, *role;
+    enum product_kind kind;
+    struct recipe_products how;
+    bool gradient; /* an operand is one */
+    dim m, n, k;
+    int64_t count;
+};
+
+static struct product_row product_row(struct arena *a, const struct granularity *x, node_id n) {
+    struct graph *g = x->g;
+    const struct type *l = val_type(g, node_in(g, n, 0)), *y = val_type(g, node_out(g, n, 0));
+    struct product_row r = {.m = 1, .n = y->dims[y->rank - 1], .count = 1};
+    bool param = false;
+    r.kind = product_kind(x, n, &r.how);
+    r.k = l->dims[l->rank - (attr_bool(g, n, ATTR_trans_a) ? 2 : 1)];
+    for (int d = 0; d < y->rank - 1; d++) r.m = dim_known(y->dims[d]) ? r.m * y->dims[d] : 0;
+    for (int k = 0; k < 2; k++) {
+        r.gradient |= x->gradient[node_in(g, n, k).i];
+        param |= val_op(g, granularity_root(g, node_in(g, n, k))) == OP_param;
+    }
+    r.role = !r.gradient ? "forward" : param ? "input gradient" : "weight gradient";
+    if (r.kind == PRODUCT_NO_PARAMETER && r.gradient) r.role = "gradient";
+    r.where = name_pattern(a, node_origin(g, n));
+    return r;
+}
+
+static bool same_product(const struct product_row *a, const struct product_row *b) {
+    const struct recipe_products *p = &a->how, *q = &b->how;
+    bool how = p->format == q->format && p->gradients == q->gradients && p->scope == q->scope &&
+               p->history == q->history;
+    return a->kind == b->kind && a->m == b->m && a->n == b->n && a->k == b->k && how &&
+           strcmp(a->role, b->role) == 0 && strcmp(a->where, b->where) == 0;
+}
+
+static const char *how_text(struct arena *a, const struct product_row *r) {
+    static const char *const scopes[] = {"tensor", "row", "block"};
+    const struct recipe_products *p = &r->how;
+    if (r->kind != PRODUCT_LOW) return product_reason(r->kind);
+    const char *text =
+        arena_printf(a, "%s x %s %s", dtype_name(p->format),
+                     dtype_name(r->gradient ? p->gradients : p->format), scopes[p->scope]);
+    if (!p->history) return text;
+    return arena_printf(a, "%s, of %lld steps", text, (long long)p->history);
+}
+
+static void print_products(struct plan_args *a) {
+    struct granularity x;
+    VEC(struct product_row) rows = {0};
+    int64_t products[2] = {0};
+    double work[2] = {0};
+    granularity_find(&x, a->graph, &a->numbers, &a->arena);
+    for (uint32_t i = 1; i < x.nodes; i++) {
+        if (graph_node(a->graph, (node_id){i})->op != OP_matmul) continue;
+        struct product_row r = product_row(&a->arena, &x, (node_id){i});
+        bool wide = r.kind != PRODUCT_LOW;
+        uint32_t j = 0;
+        while (j < rows.n && !same_product(&rows.at[j], &r)) j++;
+        if (j == rows.n)
+            vec_push(&a->arena, &rows, r);
+        else
+            rows.at[j].count++;
+        products[wide]++;
+        if (dim_known(r.n) && dim_known(r.k)) work[wide] += (double)r.m * (double)r.n * (double)r.k;
+    }
+    double all = work[0] + work[1];
+    for (int wide = 0; wide < 2; wide++) {
+        printf("%-11s %lld products, %.1f %% of the work\n", wide ? "others" : "8-bit",
+               (long long)products[wide], all > 0 ? 100 * work[wide] / all : 0.0);
+        for (uint32_t j = 0; j < rows.n; j++) {
+            const struct product_row *r = &rows.at[j];
+            if ((r->kind != PRODUCT_LOW) != (wide != 0)) continue;
+            const char *size = dim_known(r->n) && dim_known(r->k) && r->m
+                                   ? arena_printf(&a->arena, "%lld x %lld x %lld", (long long)r->m,
+                                                  (long long)r->n, (long long)r->k)
+                                   : "?";
+            printf("  %4lld x %-16s %-22s %-34s %s\n", (long long)r->count, r->role, size,
+                   how_text(&a->arena, r), r->where);
+        }
+    }
+}
+
 static enum status plan_body(void *arg) {
     struct plan_args *a = arg;
     struct planned p;
@@ -213,6 +299,10 @@ static enum status plan_body(void *arg) {
     TRY(plan_once(a, &p));
     if (a->saved) {
         print_saved(a);
+        return ST_OK;
+    }
+    if (a->products) {
+        print_products(a);
         return ST_OK;
     }
     int64_t budget = (int64_t)(a->memory * 1073741824.0);
@@ -249,6 +339,7 @@ int cmd_plan(int argc, char **argv) {
         {"--train", OPTION_TEXT, &m.train, 0, 0, "REGEX", "also train parameters that would be frozen"},
         {"--freeze", OPTION_TEXT, &m.freeze, 0, 0, "REGEX", "keep parameters as they are"},
         {"--saved", OPTION_FLAG, &a.saved, 0, 0, NULL, "instead: what the backward part finds in memory, and what it computes again"},
+        {"--products", OPTION_FLAG, &a.products, 0, 0, NULL, "instead: which matrix products read 8-bit operands, and why others do not"},
         {"--inference", OPTION_FLAG, &a.inference, 0, 0, NULL, "the forward pass only"},
         {"--threads", OPTION_INT, &m.threads, 1, 1024, "N", "CPU threads (default: all)"},
         {"--verbose", OPTION_FLAG, &verbose, 0, 0, NULL, "notes as well as warnings"},

@@ -47,15 +47,14 @@ static bool is_move(enum op op) {
     return op == OP_reshape || op == OP_transpose;
 }
 
-/* What v is a cast or a rearrangement of. */
-static val_id root_of(const struct graph *g, val_id v) {
+val_id granularity_root(const struct graph *g, val_id v) {
     while (is_move(val_op(g, v)) || val_op(g, v) == OP_cast || val_op(g, v) == OP_slice)
         v = node_in(g, val_def(g, v), 0);
     return v;
 }
 
 static bool is_param(const struct graph *g, val_id v) {
-    return val_op(g, root_of(g, v)) == OP_param;
+    return val_op(g, granularity_root(g, v)) == OP_param;
 }
 
 static void find_loss(struct granularity *x) {
@@ -127,7 +126,8 @@ static void find_heads(struct granularity *x) {
         if (!here) continue;
         if (op == OP_matmul) {
             for (int k = 0; k < 2; k++)
-                if (is_param(g, node_in(g, n, k))) x->head[root_of(g, node_in(g, n, k)).i] = true;
+                if (is_param(g, node_in(g, n, k)))
+                    x->head[granularity_root(g, node_in(g, n, k)).i] = true;
             continue;
         }
         if (op == OP_attention || op == OP_conv) continue;
@@ -139,7 +139,7 @@ static void find_heads(struct granularity *x) {
 static val_id parameter_of(const struct granularity *x, node_id n) {
     struct graph *g = x->g;
     for (int k = 0; k < 2; k++)
-        if (is_param(g, node_in(g, n, k))) return root_of(g, node_in(g, n, k));
+        if (is_param(g, node_in(g, n, k))) return granularity_root(g, node_in(g, n, k));
     return x->updated[node_out(g, n, 0).i];
 }
 

@@ -36,6 +36,8 @@ struct granularity {
 };
 void granularity_find(struct granularity *x, struct graph *g, const struct recipe *r,
                       struct arena *scratch);
+val_id granularity_root(const struct graph *g,
+                        val_id v); /* what v is a cast or a rearrangement of */
 /* Of a matmul of the graph as it was given. */
 enum product_kind product_kind(const struct granularity *x, node_id n, struct recipe_products *how);
 
