@@ -438,7 +438,7 @@ static void define_all(struct group_gen *g) {
     if (g->interleaved) cuda_define(c, "INTERLEAVED", 1);
     cuda_define(c, "BLOCK_ROWS", g->form == FORM_ROW ? g->threads / g->lanes : 1);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
-    if (rounds_to_bytes(g)) cuda_define(c, "EXACT_DIV", 1);
+    if (g->exact) cuda_define(c, "EXACT_DIV", 1);
     cuda_define(c, "COLSUMS", g->ncolsum);
     if (g->ncolsum) {
         cuda_define(c, "WORKERS", g->workers);
@@ -517,6 +517,7 @@ enum status cuda_group(struct cuda_gen *c) {
     classify(&g);
     g.vec = choose_vec(&g);
     g.fast = stores_few_bits(&g);
+    g.exact = rounds_to_bytes(&g);
     choose_threads(&g);
     define_all(&g);
     group_text(&g);

@@ -27,6 +27,7 @@ struct group_gen {
     int blocks; /* of a processor that registers must leave room for */
     int steps;  /* LONG with a ring: of a row */
     int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
+    bool exact;            /* quotients become codes that have to be the CPU's */
     bool fast;             /* all that is stored for each element has 16 bits or fewer */
     int64_t rows_each;     /* rows of a worker, or of a block */
     int64_t workers;       /* partial results of column sums */

@@ -201,8 +201,29 @@ static bool put_rounded(struct text *t, uint32_t k) {
     return true;
 }
 
+/* Quotients by one number that become codes. */
+static bool put_quotients(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    if (i->code != OP_div || i->dtype != DT_f32 || !t->g->exact || !t->g->uniform[i->b])
+        return false;
+    if (t->g->uniform[i->a]) return false;
+    buf_printf(t->out, "    float v%u[E];\n    const float i%u = op_inverse(", k, k);
+    expr_operand(t, i->b);
+    buf_printf(t->out, ");\n    if (i%u != 0.0f)\n        EACH(k) v%u[k] = op_div_by(", k, k);
+    expr_operand(t, i->a);
+    buf_puts(t->out, ", ");
+    expr_operand(t, i->b);
+    buf_printf(t->out, ", i%u);\n    else\n        EACH(k) v%u[k] = op_div(", k, k);
+    expr_operand(t, i->a);
+    buf_puts(t->out, ", ");
+    expr_operand(t, i->b);
+    buf_puts(t->out, ");\n");
+    return true;
+}
+
 void stmt_array(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
+    if (put_quotients(t, k)) return;
     if (put_all_but_one(t, k) || put_gelu_part(t, k) || put_rounded(t, k)) return;
     const char *type = register_type(t, k);
     switch (i->code) {

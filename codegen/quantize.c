@@ -6,7 +6,9 @@
 #include "ir/quantize.h"
 #include "codegen/internal.h"
 
-enum { TWO_STAGES = 64 }; /* shortest row for which a maximum of its own pays */
+/* Shortest row for which a maximum of its own pays; longer ones than LONG_ROW_MAX are taken in
+ * pieces, so that a launch needs no block for a whole row. */
+enum { TWO_STAGES = 64, LONG_ROW_MAX = 4096, ROW_PIECE = 1024 };
 
 struct tiling {
     struct quant_tile tile;
@@ -70,6 +72,13 @@ static val_id whole_amax(struct graph *g, val_id a, str_id o) {
     struct type t = *val_type(g, a);
     int64_t axes[RANK_MAX];
     int last = t.rank - 1;
+    if (t.rank > 0 && t.rank < RANK_MAX && t.dims[last] > LONG_ROW_MAX &&
+        t.dims[last] % ROW_PIECE == 0) {
+        t.dims[last + 1] = ROW_PIECE;
+        t.dims[last] /= ROW_PIECE;
+        t.rank++, last++;
+        a = build_reshape(g, a, t.dims, t.rank, o);
+    }
     if (t.rank > 1 && t.dims[last] >= TWO_STAGES) {
         a = build_reduce(g, OP_reduce_max, a, (int64_t[]){last}, 1, false, o);
         t.rank--;

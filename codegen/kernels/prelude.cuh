@@ -427,6 +427,17 @@ DEV u32 index32(i64 x) { return (u64)x < 0xffffffffull ? (u32)x : 0xffffffffu; }
 /* Division of integers truncates; by zero it gives 0. */
 #ifdef EXACT_DIV /* quotients become codes that have to be the CPU's */
 DEV float op_div(float x, float y) { return x / y; }
+/* x / y for many x, correctly rounded, from the correctly rounded 1 / y (P. Markstein, IBM Journal of
+ * Research and Development 34(1), 1990, theorem 8.2); quotients below 2^-30 may be off by a unit. 0:
+ * y is too small or too large for that. */
+DEV float op_inverse(float y) {
+    const float a = fabsf(y);
+    return a >= 5.421010862427522e-20f && a <= 18446744073709551616.0f ? 1.0f / y : 0.0f;
+}
+DEV float op_div_by(float x, float y, float inverse) {
+    const float q = x * inverse, exact = fmaf(fmaf(-q, y, x), inverse, q);
+    return fabsf(q) <= 3.402823466e+38f ? copysignf(exact, q) : q;
+}
 #else
 DEV float op_div(float x, float y) { return IF_FAST(__fdividef(x, y), x / y); }
 #endif
