@@ -49,6 +49,7 @@ static bool only_walked(const struct packer *p, val_id v, bool *any) {
         enum op op = (enum op)graph_node(g, n)->op;
         val_id y = node_out(g, n, 0);
         bool same = is_view(op) || saver_widens(g, y) || saver_norm(s, y);
+        if (op == OP_cross_entropy) return false; /* logits: probabilities have to add up to 1 */
         if (s->uses.live_out[y.i] && same) return false;
         if (same) {
             if (!only_walked(p, y, any)) return false;
