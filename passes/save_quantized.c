@@ -146,8 +146,9 @@ static void read_codes(struct packer *p, node_id n) {
 /* v is the kept value itself, rearranged or widened; not what a norm makes of it. */
 static bool is_guise(const struct packer *p, val_id v) {
     const struct saver *s = &p->s;
+    if (!saver_forward(s, v)) return false; /* made by this pass */
     val_id base = saver_base(s, v);
-    if (!saver_forward(s, v) || !p->low[base.i]) return false;
+    if (!p->low[base.i]) return false;
     for (; v.i != base.i; v = node_in(s->g, val_def(s->g, v), 0))
         if (saver_norm(s, v)) return false;
     return true;
