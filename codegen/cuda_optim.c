@@ -127,7 +127,7 @@ static void define_range(struct cuda_gen *c, const char *range, const char *plai
 }
 
 enum status cuda_adam8(struct cuda_gen *c) {
-    enum { CHUNK8 = 2 * CHUNK };
+    enum { CHUNK8 = 2 * CHUNK, THREADS8 = 128 };
     const struct plan_launch *l = c->l;
     struct optimizer_form f = plan_optimizer(l);
     if (f.count > TENSORS_MAX)
@@ -151,7 +151,7 @@ enum status cuda_adam8(struct cuda_gen *c) {
     cuda_define_text(c, "LR", cuda_memory_type(l->in[f.lr].dtype));
     cuda_define_text(c, "STEP", cuda_memory_type(l->in[f.lr + 1].dtype));
     if (blocks == 0) return ST_OK;
-    return table_call(c, "adam8.cu", "adam8", blocks, THREADS);
+    return table_call(c, "adam8.cu", "adam8", blocks, THREADS8);
 }
 
 /* ---- casts -------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@
 #endif
 
 enum { SMALL_F32, SMALL_E4M3, SMALL_E5M2 };
-#define THREADS 256
+#define THREADS 128
 #define ROWS    2
 #define VEC     4 /* elements of a row that a lane has */
 #define ROW     (32 * VEC)
@@ -41,7 +41,7 @@ enum { SMALL_F32, SMALL_E4M3, SMALL_E5M2 };
 #define RESULTS (SCALARS + 4 + FACTOR)
 #define LANES   (GROUP < ROW ? GROUP / VEC : 32) /* that share a group in a row */
 
-#define BLOCKS_PER_SM (GROUP == ROW ? 4 : 2)
+#define BLOCKS_PER_SM 4
 
 /* base/expand.h */
 struct expand_table {
@@ -533,12 +533,18 @@ template <bool FULL, int R> DEV void step_rows(const scalars &s, const tensor &t
     }
 }
 
+#define WHOLE_ROWS (GROUP == ROW && M_FORM != SMALL_F32 && V_FORM != SMALL_F32)
+#if GROUP == 128
+#include "adam8_rows.cuh"
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) adam8(void *const *table) {
     __shared__ scalars s;
     __shared__ tensor t; /* here, for registers are few */
     const int k = tensor_of((int)blockIdx.x);
-    const i64 n = elements[k], from = (i64)((int)blockIdx.x - first_block[k]) * CHUNK;
-    const i64 end = from + CHUNK < n ? from + CHUNK : n;
+    const i64 n = elements[k], end_of_chunk = (i64)((int)blockIdx.x - first_block[k] + 1) * CHUNK;
+    const i64 end = end_of_chunk < n ? end_of_chunk : n;
+    i64 from = end_of_chunk - CHUNK;
     const bool aligned = forms[k] < NOT_ALIGNED;
     if (threadIdx.x == 32)
         t = {(const float *)table[k * EACH],
@@ -550,6 +556,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) adam8(void 
     begin(&s, table);
     const int lane = threadIdx.x % 32, warp = __shfl_sync(FULL_WARP, threadIdx.x / 32, 0);
     __syncthreads();
+#if GROUP == 128
+    if constexpr (WHOLE_ROWS) {
+        __shared__ table_rows slots[WARPS];
+        if (aligned) {
+            if (HAS(FORM_BF16) && t.type == FORM_BF16)
+                step_whole_rows<bf16>(s, t, slots[warp], from, warp * ROWS * ROW,
+                                      (u32)(end - from));
+            else if (HAS(FORM_F16) && t.type == FORM_F16)
+                step_whole_rows<f16>(s, t, slots[warp], from, warp * ROWS * ROW, (u32)(end - from));
+            else
+                step_whole_rows<float>(s, t, slots[warp], from, warp * ROWS * ROW,
+                                       (u32)(end - from));
+            from += (end - from) / (ROWS * ROW) * ROWS * ROW;
+        }
+    }
+#endif
     for (i64 row = from + warp * ROWS * ROW; row < end; row += THREADS / 32 * ROWS * ROW) {
         span at[ROWS];
 #pragma unroll
