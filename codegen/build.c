@@ -205,7 +205,7 @@ enum status plan_build(struct graph *g, const struct codegen_options *o, struct 
     p = plan_create(x, interned(&g->strings, g->name));
     p->threads = o->threads > 0 ? o->threads : 1;
     p->cuda_arch = o->cuda_arch;
-    expand_quantize(g);
+    expand_quantize(g, scratch);
     struct cg c = {.ctx = x, .g = g, .p = p, .scratch = scratch, .o = o};
     c.vals = ARENA_ARRAY(scratch, struct val_info, g->values.n);
     c.nodes = ARENA_ARRAY(scratch, struct node_info, g->nodes.n);

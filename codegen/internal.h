@@ -213,7 +213,7 @@ void fold_products(struct cg *c);
 /* ---- fusion, layout, views, launches
  * --------------------------------------------------------------- */
 /* quantize and dequantize as ordinary ops (quantize.c); ids change when there are any. */
-void expand_quantize(struct graph *g);
+void expand_quantize(struct graph *g, struct arena *scratch);
 void fuse(struct cg *c);          /* fuse.c: lazy nodes and units */
 void choose_places(struct cg *c); /* layout.c */
 /* The units whose results node n reads, through movement and lazy nodes; may repeat. Marks nodes

@@ -187,11 +187,15 @@ static bool all_static(const struct graph *g, node_id n) {
 
 /* What makes codes stays where the graph says, so that what they stand for can go; what reads them
  * stands in front of its first reader. */
-void expand_quantize(struct graph *g) {
+void expand_quantize(struct graph *g, struct arena *scratch) {
     const uint32_t count = g->nodes.n;
-    for (uint32_t i = 1; i < count; i++)
-        if (graph_node(g, (node_id){i})->op == OP_quantize && all_static(g, (node_id){i}))
-            expand_quantize_node(g, (node_id){i});
+    VEC(uint32_t) after = {0};
+    for (uint32_t i = 1; i < count; i++) {
+        if (graph_node(g, (node_id){i})->op != OP_quantize || !all_static(g, (node_id){i}))
+            continue;
+        expand_quantize_node(g, (node_id){i});
+        while (after.n < g->nodes.n - count) vec_push(scratch, &after, i);
+    }
     const uint32_t codes = g->nodes.n;
     for (uint32_t i = 1; i < count; i++) {
         node_id n = {i};
@@ -199,7 +203,7 @@ void expand_quantize(struct graph *g) {
         if (op == OP_dequantize && all_static(g, n)) expand_dequantize_node(g, n);
         if (op == OP_scaled_matmul && all_static(g, n)) expand_scaled_matmul_node(g, n);
     }
-    if (g->nodes.n > count) (void)graph_settle_early(g, count, codes);
+    if (g->nodes.n > count) (void)graph_settle_behind(g, count, codes, after.at);
 }
 
 /* Reached by no node: sizes are known where plans are built. */

@@ -220,6 +220,8 @@ bool graph_settle(struct graph *g);
 bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before);
 /* As graph_settle; each of nodes [first, end) stands right behind the last of its operands. */
 bool graph_settle_early(struct graph *g, uint32_t first, uint32_t end);
+/* The same, and node first + k not in front of where node after[k] is or, replaced, was. */
+bool graph_settle_behind(struct graph *g, uint32_t first, uint32_t end, const uint32_t *after);
 
 /* uses: for value v, the using nodes are user[first[v] .. first[v+1]). Order is node order; a node
  * that uses v twice is listed twice. Outputs and updates are not listed; `live_out[v]` says v is

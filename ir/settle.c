@@ -152,22 +152,26 @@ static void compact(struct settle *s) {
     }
 }
 
-/* Place those of nodes [first, end) whose operands are all placed. */
-static void place_ready(struct settle *s, uint32_t first, uint32_t end) {
+struct early {
+    uint32_t first, end;   /* nodes that stand as early as they can, */
+    const uint32_t *after; /* each behind this node or where it stood; NULL: no such bound */
+};
+
+/* Place those of the early nodes whose operands are all placed; `turn`: where the walk is. */
+static void place_ready(struct settle *s, const struct early *e, uint32_t turn) {
     const struct graph *g = s->g;
-    for (uint32_t n = first; n < end; n++) {
+    for (uint32_t n = e->first; n < e->end; n++) {
         const struct node *node = &g->nodes.at[n];
         bool ready = s->live[n] && s->state[n] == UNSEEN;
+        if (e->after) ready = ready && e->after[n - e->first] <= turn;
         for (uint32_t k = 0; ready && k < node->nin; k++)
             ready = s->state[g->values.at[g->operands.at[node->first_in + k].i].def.i] == PLACED;
         if (ready) place_with_operands(s, n);
     }
 }
 
-/* Nodes [first_new, ..) stand before node `before`; nodes [early, early_end) as early as they can.
- */
-static bool settle(struct graph *g, uint32_t first_new, uint32_t before, uint32_t early,
-                   uint32_t early_end) {
+/* Nodes [first_new, ..) stand before node `before`. */
+static bool settle(struct graph *g, uint32_t first_new, uint32_t before, struct early early) {
     struct arena *a = &g->arena;
     struct arena_mark start = arena_mark(a); /* no table of the graph grows before the rewind */
     struct settle s = {.g = g};
@@ -183,9 +187,8 @@ static bool settle(struct graph *g, uint32_t first_new, uint32_t before, uint32_
     const uint32_t range[3][2] = {{1, before}, {first_new, g->nodes.n}, {before, first_new}};
     for (int k = 0; k < 3; k++)
         for (uint32_t n = range[k][0]; n < range[k][1]; n++) {
-            if (!s.live[n]) continue;
-            place_with_operands(&s, n);
-            place_ready(&s, early, early_end);
+            if (s.live[n]) place_with_operands(&s, n);
+            if (s.live[n] || early.after) place_ready(&s, &early, n);
         }
     bool moved = s.norder + 1 != g->nodes.n;
     for (uint32_t k = 0; k < s.norder && !moved; k++) moved = s.order[k] != k + 1;
@@ -198,15 +201,19 @@ static bool settle(struct graph *g, uint32_t first_new, uint32_t before, uint32_
 }
 
 bool graph_settle(struct graph *g) {
-    return settle(g, g->nodes.n, g->nodes.n, 0, 0);
+    return settle(g, g->nodes.n, g->nodes.n, (struct early){0, 0, NULL});
 }
 
 bool graph_settle_at(struct graph *g, uint32_t first_new, node_id before) {
-    return settle(g, first_new, before.i, 0, 0);
+    return settle(g, first_new, before.i, (struct early){0, 0, NULL});
 }
 
 bool graph_settle_early(struct graph *g, uint32_t first, uint32_t end) {
-    return settle(g, g->nodes.n, g->nodes.n, first, end);
+    return settle(g, g->nodes.n, g->nodes.n, (struct early){first, end, NULL});
+}
+
+bool graph_settle_behind(struct graph *g, uint32_t first, uint32_t end, const uint32_t *after) {
+    return settle(g, g->nodes.n, g->nodes.n, (struct early){first, end, after});
 }
 
 /* ---- uses ---------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* save_codes.c - codes that the backward part reads as an operand of a product are made again
  * there, with the scale that the forward part found, where a cheap chain of what is kept anyway
- * gives them: codes of GELU's or SwiGLU's result from its inputs. The copies compute what the
- * originals did: the same codes.
+ * gives them: codes of GELU's or SwiGLU's result from its inputs, those of attention's from itself.
+ * The copies compute what the originals did: the same codes.
  *
  * before:
  *   %p = ..mul(silu(%g), %u)                 %g, %u are read by the backward part as well
@@ -146,7 +146,6 @@ static bool remake(struct remake *x, node_id n, struct arena *scratch) {
     struct chain c = {.x = x, .bytes = saver_bytes(g, from)};
     if (c.bytes < SAVER_BYTES_MIN || s->uses.live_out[codes.i] || !read_behind(s, codes))
         return false;
-    if (s->used[saver_base(s, from).i]) return false; /* there are no fewer bytes to keep */
     if (!follow(&c, from, NODES_MAX) || c.leaves == 0) return false;
     struct quant_how how = how_of(g, n);
     val_id scale = graph_node(g, n)->nin == 2 ? node_in(g, n, 1) : val_at(codes, 1);

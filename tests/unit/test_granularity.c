@@ -4,6 +4,7 @@
  * and products compute is tested in test_quantize.c and test_products.c, training in tests/model.
  */
 #include "codegen/codegen.h"
+#include "gpt_graph.h"
 #include "passes/granularity.h"
 #include "test_util.h"
 
@@ -429,6 +430,42 @@ START_TEST(forward_only) { /* nothing updates states: scales come from the opera
 }
 END_TEST
 
+/* What attention gave is kept in bf16 for its own gradient: its codes are made again, where they
+ * are read, and not kept as well. */
+START_TEST(attention_once) {
+    static const pass_fn rest[] = {pass_granularity, pass_save, pass_save_codes, pass_dce};
+    struct gpt_size s = {.batch = 2, .seq = 16, .width = 64, .heads = 2, .layers = 2, .vocab = 48};
+    struct fixture f = {0};
+    test_begin(&f.t);
+    TEST_LANDING(&f.t);
+    begin(&f, "products = e4m3", SEQ);
+    graph_destroy(f.g);
+    f.g = gpt_graph(&f.t.ctx, s, true, NULL);
+    run(&f, before, 6);
+    run(&f, rest, 4);
+    int again = 0;
+    for (uint32_t i = loss_node(f.g); i < f.g->nodes.n; i++) {
+        node_id n = {i};
+        if (graph_node(f.g, n)->op != OP_quantize) continue;
+        again += val_op(f.g, granularity_root(f.g, node_in(f.g, n, 0))) == OP_attention;
+    }
+    ck_assert_int_eq(again, 2);
+    struct codegen_options o = {.threads = 1};
+    struct plan *p;
+    ck_assert_msg(plan_build(f.g, &o, &p) == ST_OK, "%s", f.t.log);
+    uint32_t loss = 0;
+    for (uint32_t i = 0; i < p->launches.n; i++)
+        if (p->launches.at[i].kind == LAUNCH_cross_entropy) loss = i;
+    for (uint32_t b = 1; b < p->buffers.n; b++) {
+        const struct plan_buffer *x = &p->buffers.at[b];
+        bool codes = x->kind == BUF_TEMP && x->type.dtype == DT_e4m3 && x->type.rank == 4;
+        ck_assert(!codes || x->first > loss || x->last < loss);
+    }
+    plan_destroy(p);
+    end(&f);
+}
+END_TEST
+
 START_TEST(text) {
     static const char *const recipes[] = {
         "products = e4m3\nproducts.scale = delayed 4\nsaved = e4m3 group 16",
@@ -468,6 +505,7 @@ int main(void) {
     tcase_add_test(tc, odd_rows);
     tcase_add_test(tc, delayed);
     tcase_add_test(tc, forward_only);
+    tcase_add_test(tc, attention_once);
     tcase_add_loop_test(tc, text, 0, 3);
     suite_add_tcase(s, tc);
     SRunner *r = srunner_create(s);
