@@ -145,6 +145,8 @@ static bool match(struct matcher *m, val_id v, struct product *p) {
         dim k = a->dims[a->rank - (ta ? 2 : 1)];
         ok = dtype_is_float(t) && (t == m->result || (low(t) && m->result == DT_f32)) && k > 0 &&
              type_count(val_type(g, v)) > 0;
+        /* Libraries add no bias of f32 to products of codes. */
+        ok = ok && !(val_op(g, v) == OP_scaled_matmul && p->bias.i && m->result == DT_f32);
         break;
     }
     case OP_add: ok = !p->scaled && match_add(m, v, p); break;

@@ -231,6 +231,7 @@ enum fit view_step(const struct cg *c, const struct space *sp, val_id v, const s
 /* v as a window on its base's buffer; false when strides cannot say it. */
 bool view_of(struct cg *c, val_id v, struct plan_view *out);
 bool view_matrix_ok(const struct plan_view *v);
+bool view_lines_ok(const struct plan_view *v, enum dtype t, struct plan_view *lines);
 bool view_last_ok(const struct plan_view *v);
 /* A buffer for value v: made on first use, where the layout says. */
 void place_value(struct cg *c, val_id v);

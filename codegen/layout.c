@@ -142,6 +142,29 @@ bool view_matrix_ok(const struct plan_view *v) {
     return rows || cols;
 }
 
+/* [..,M,N] as [M',N]: both what a product of codes writes and what it adds. One axis has stride 1,
+ * the other starts at addresses that libraries take. */
+bool view_lines_ok(const struct plan_view *v, enum dtype t, struct plan_view *lines) {
+    enum { ALIGN = 16 };
+    const int64_t unit = ALIGN / (int64_t)dtype_size(t);
+    int r = v->rank;
+    int64_t rows = v->dims[r - 2], step = v->strides[r - 2];
+    for (int d = r - 3; d >= 0; d--) {
+        if (v->dims[d] == 1) continue;
+        if (rows == 1) step = v->strides[d];
+        if (v->strides[d] != rows * step) return false;
+        rows *= v->dims[d];
+    }
+    struct plan_view flat = *v;
+    flat.rank = 2;
+    flat.dims[0] = rows, flat.dims[1] = v->dims[r - 1];
+    flat.strides[0] = step, flat.strides[1] = v->strides[r - 1];
+    int far = flat.strides[1] == 1 ? 0 : 1;
+    if (lines) *lines = flat;
+    return flat.strides[1 - far] == 1 && flat.strides[far] >= flat.dims[1 - far] &&
+           flat.strides[far] % unit == 0 && v->offset % unit == 0;
+}
+
 bool need_met(enum need need, const struct plan_view *v) {
     switch (need) {
     case NEED_LAST: return view_last_ok(v);
@@ -166,6 +189,10 @@ static bool result_fits(const struct cg *c, val_id v, const struct plan_view *vi
     int k = (int)(v.i - node_out(c->g, n, 0).i);
     const struct product *p = c->nodes[n.i].product;
     if (p && p->gelu) return false;
+    node_id product = p ? (node_id){p->nodes[0]} : n;
+    if (graph_node(c->g, product)->op == OP_scaled_matmul &&
+        !view_lines_ok(view, val_type(c->g, v)->dtype, NULL))
+        return false;
     if (p) {
         bool rows = view->dims[view->rank - 1] == 1 || view->strides[view->rank - 1] == 1;
         return view_matrix_ok(view) && (rows || (!p->bias.i && !p->residual.i));

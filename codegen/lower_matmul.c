@@ -79,18 +79,24 @@ static enum status aligned_operand(struct cg *c, node_id n, val_id v, struct pla
     return value_view(c, n, v, NEED_DENSE, view);
 }
 
+/* v without gaps, copied if it is a part of a buffer that starts where libraries cannot read. */
+static enum status aligned_start(struct cg *c, node_id n, struct plan_view *v) {
+    enum { ALIGN = 16 };
+    if (v->offset * (int64_t)dtype_size(v->dtype) % ALIGN == 0) return ST_OK;
+    int64_t count = view_count(v);
+    struct type line = {.dtype = v->dtype, .rank = 1, .dims = {count}};
+    struct plan_view from = *v,
+                     to = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &line));
+    from.rank = 1, from.dims[0] = count, from.strides[0] = 1;
+    v->buffer = to.buffer, v->offset = to.offset;
+    return group_convert(c, &from, &to, unit_origin(c, &n.i, 1));
+}
+
 static enum status bias_view(struct cg *c, node_id n, val_id bias, struct plan_view *b) {
-    enum { BIAS_ALIGN = 16 };
     TRY(value_view(c, n, bias, NEED_DENSE, b));
-    int64_t count = view_count(b);
-    if (b->offset * (int64_t)dtype_size(b->dtype) % BIAS_ALIGN) { /* a part of a buffer */
-        struct type row = {.dtype = b->dtype, .rank = 1, .dims = {count}};
-        struct plan_view from = *b;
-        from.rank = 1, from.dims[0] = count, from.strides[0] = 1;
-        *b = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, &row));
-        TRY(group_convert(c, &from, b, unit_origin(c, &n.i, 1)));
-    }
-    b->rank = 1, b->dims[0] = count, b->strides[0] = 1;
+    TRY(aligned_start(c, n, b));
+    b->dims[0] = view_count(b);
+    b->rank = 1, b->strides[0] = 1;
     return ST_OK;
 }
 
@@ -196,12 +202,22 @@ static enum status launch_matmul(struct cg *c, node_id n) {
 /* Operand k as lines of K codes: [rows,K], leading axes folded. */
 static enum status code_lines(struct cg *c, node_id n, int k, struct plan_view *out) {
     TRY(operand_view(c, n, k, out));
+    TRY(aligned_start(c, n, out));
     int64_t rows = 1, depth = out->dims[out->rank - 1];
     for (int d = 0; d < out->rank - 1; d++) rows *= out->dims[d];
     out->rank = 2;
     out->dims[0] = rows, out->dims[1] = depth;
     out->strides[0] = depth, out->strides[1] = 1;
     return ST_OK;
+}
+
+static enum status residual_lines(struct cg *c, node_id n, val_id v, struct plan_view *r) {
+    if (view_lines_ok(r, r->dtype, r)) return ST_OK;
+    TRY(value_view(c, n, v, NEED_DENSE, r));
+    TRY(aligned_start(c, n, r));
+    return view_lines_ok(r, r->dtype, r)
+               ? ST_OK
+               : diag_error(c->ctx, ST_INTERNAL, node_origin(c->g, n), "a residual has gaps");
 }
 
 static enum status launch_scaled(struct cg *c, node_id n) {
@@ -212,21 +228,14 @@ static enum status launch_scaled(struct cg *c, node_id n) {
     w.out = result_view(c, p->result);
     str_id origin = unit_origin(c, p->nodes, p->n);
     for (int k = 0; k < 2; k++) TRY(code_lines(c, n, k, &w.in[k]));
-    for (int k = 2; k < 4; k++) TRY(operand_view(c, n, k, &w.in[k]));
-    TRY(folded_views(c, n, p, &w));
-    int64_t rows = w.in[0].dims[0];
-    struct plan_view *lines[2] = {&w.out, w.residual ? &w.in[w.residual] : NULL};
-    for (int k = 0; k < 2; k++) { /* [..,M,N] as [M',N] */
-        struct plan_view *v = lines[k];
-        if (!v || v->rank == 2) continue;
-        if (!view_contiguous(v) && v == &w.out)
-            return diag_error(c->ctx, ST_INTERNAL, node_origin(g, n), "a product's rows have gaps");
-        if (!view_contiguous(v)) TRY(value_view(c, n, p->residual, NEED_DENSE, v));
-        int64_t columns = v->dims[v->rank - 1];
-        v->rank = 2;
-        v->dims[0] = rows, v->dims[1] = columns;
-        v->strides[0] = columns, v->strides[1] = 1;
+    for (int k = 2; k < 4; k++) {
+        TRY(operand_view(c, n, k, &w.in[k]));
+        if (view_count(&w.in[k]) > 1) TRY(aligned_start(c, n, &w.in[k]));
     }
+    TRY(folded_views(c, n, p, &w));
+    if (!view_lines_ok(&w.out, w.out.dtype, &w.out)) /* see result_fits */
+        return diag_error(c->ctx, ST_INTERNAL, node_origin(g, n), "a product's rows have gaps");
+    if (w.residual) TRY(residual_lines(c, n, p->residual, &w.in[w.residual]));
     swap_last(&w.in[1]);
     struct plan_launch *l = launch_add(c, LAUNCH_matmul, w.in, w.nin, &w.out, 1, origin);
     folded_attrs(c, l, p);

@@ -135,13 +135,15 @@ struct plan_group {
  *                     GPU may round f32 operands to TF32. attr scaled = true: a, b of e4m3 or e5m2, not both
  *                     e5m2, rank 2, M, N and K multiples of 16, K with stride 1 and lines without gaps; the next
  *                     two operands are their scales, f32, contiguous: one number each, or M and N numbers; result
- *                     f32, bf16 or f16 = scale (sum of a b) (sa sb) + bias + residual. attr fast = true: the GPU
- *                     need not promote partial sums of these to f32 (kernels of Hopper keep 14 bits). attr gelu = true, for bf16 or f16 -> the same, rank 2, N
+ *                     f32, bf16 or f16 = scale (sum of a b) (sa sb) + bias + residual, no bias of f32. But for
+ *                     single scales all start 16-byte aligned in their buffers, as do the lines of result and
+ *                     residual. attr fast = true: the GPU need not promote partial sums of these to f32 (kernels
+ *                     of Hopper keep 14 bits). attr gelu = true, for bf16 or f16 -> the same, rank 2, N
  *                     and K multiples of 8, lines of all three 16-byte aligned, neither residual nor add: the
  *                     result is GELU, tanh form, of the sum, which is not rounded before. What the lowering folds
  *                     into a launch (nothing in the reference mode), each value in between having no other use:
  *                       mul(p, scalar const)          scale
- *                       add(p, row [N])               bias, where the sum has to be in memory
+ *                       add(p, row [N])               bias, where the sum has to be in memory (codes: bf16 or f16)
  *                       add(p, r)                     residual, where the sum has to be in memory or has several
  *                                                     uses, and r is in memory anyway
  *                       add(p, q), p and q products   residual, in place of q: accumulates

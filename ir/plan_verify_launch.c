@@ -104,6 +104,14 @@ static bool codes_ok(const struct plan_view *v, int k) {
            v->dims[k] % ALIGN == 0 && v->dims[other] % ALIGN == 0 && v->dims[k] > 0;
 }
 
+/* What is added to a product of codes and what it writes: lines that libraries can address. */
+static bool lines_ok(const struct plan_view *v) {
+    enum { ALIGN = 16 };
+    int64_t unit = ALIGN / (int64_t)dtype_size(v->dtype);
+    int far = v->strides[1] == 1 ? 0 : 1;
+    return v->strides[1 - far] == 1 && v->strides[far] % unit == 0 && v->offset % unit == 0;
+}
+
 static void check_scaled(struct plan_check *v, uint32_t k, const struct plan_launch *l) {
     const struct plan_view *a = &l->in[0], *b = &l->in[1], *y = &l->out[0];
     bool low = (a->dtype == DT_e4m3 || a->dtype == DT_e5m2) &&
@@ -121,6 +129,13 @@ static void check_scaled(struct plan_check *v, uint32_t k, const struct plan_lau
         !view_contiguous(sb) || !((na == 1 && nb == 1) || rows))
         plan_fault(v, "launch %u: scales of a matmul of codes", k);
     if (launch_int(l, ATTR_gelu, 0)) plan_fault(v, "launch %u: gelu of a matmul of codes", k);
+    if (launch_int(l, ATTR_bias, 0) && y->dtype == DT_f32)
+        plan_fault(v, "launch %u: f32 bias of a matmul of codes", k);
+    const struct plan_view *r = launch_int(l, ATTR_residual, 0) ? &l->in[l->nin - 1] : y;
+    const struct plan_view *bias = launch_int(l, ATTR_bias, 0) && l->nin > 4 ? &l->in[4] : y;
+    if (!lines_ok(y) || r->rank != 2 || !lines_ok(r) || bias->offset % 8 || a->offset % 16 ||
+        b->offset % 16 || (rows && (sa->offset % 4 || sb->offset % 4)))
+        plan_fault(v, "launch %u: a matmul of codes has lines that are not 16-byte aligned", k);
 }
 
 static void check_matmul(struct plan_check *v, uint32_t k, const struct plan_launch *l) {

@@ -13,7 +13,7 @@ static const int64_t product_sizes[][3] = {
     {129, 130, 1}, {64, 256, 512}, {300, 768, 96}, {1, 8, 16},    {129, 136, 40}};
 enum {
     PRODUCT_WIDE = 7,
-    PRODUCT_FORMS = PRODUCT_WIDE + 7,
+    PRODUCT_FORMS = PRODUCT_WIDE + 9,
     PRODUCT_SIZES = sizeof product_sizes / sizeof product_sizes[0],
     PRODUCT_ITEMS = PRODUCT_FORMS * PRODUCT_SIZES
 };
@@ -30,7 +30,9 @@ static const char *const product_names[PRODUCT_FORMS] = {"product",
                                                          "codes, f32 result",
                                                          "codes with bias",
                                                          "codes with both",
-                                                         "codes, accumulation in f32"};
+                                                         "codes, accumulation in f32",
+                                                         "codes, f32 bias",
+                                                         "codes, joined"};
 
 static inline val_id product_param(struct graph *g, const char *name, enum dtype t, int64_t rows,
                                    int64_t cols) {
@@ -69,7 +71,7 @@ static inline struct graph *product_codes_graph(struct ctx *c, const int64_t *si
     str_id o = {0};
     int64_t z[3];
     for (int k = 0; k < 3; k++) z[k] = (size[k] + 15) / 16 * 16;
-    val_id y = product_codes(g, "ab", z, form, DT_bf16);
+    val_id y = product_codes(g, "ab", z, form, form >= 7 ? DT_f32 : DT_bf16);
     if (form >= 3) y = build_cast(g, y, DT_f32, o);
     if (form == 4 || form == 5)
         y = build_2(g, OP_add, y, build_cast(g, product_param(g, "s", DT_bf16, 0, z[1]), DT_f32, o),
@@ -81,6 +83,9 @@ static inline struct graph *product_codes_graph(struct ctx *c, const int64_t *si
     if (form == 6)
         y = build_2(g, OP_add, y, build_cast(g, product_codes(g, "pq", z, 2, DT_bf16), DT_f32, o),
                     o);
+    if (form == 7) y = build_2(g, OP_add, y, product_param(g, "s", DT_f32, 0, z[1]), o);
+    if (form == 8)
+        y = build_concat(g, (const val_id[]){product_param(g, "s", DT_f32, z[0], 5), y}, 2, 1, o);
     graph_add_output(g, "y", y);
     return g;
 }

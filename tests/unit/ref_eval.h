@@ -8,6 +8,7 @@
 #define LATHE_TEST_REF_EVAL_H
 
 #include "ir/build.h"
+#include "ir/quantize.h"
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -282,6 +283,32 @@ static inline void ref_matmul(struct ref_env *e, node_id n, struct ref *y) {
     }
 }
 
+/* The scale of element (row, col) of [rows,cols] codes in matrix number `item`. */
+static inline double ref_scale(const struct ref *s, struct quant_tile t, int64_t item, int64_t rows,
+                               int64_t cols, int64_t row, int64_t col) {
+    if (t.whole) return s->at[0];
+    int64_t height = t.rows ? t.rows : rows, width = t.cols ? t.cols : cols;
+    int64_t down = (rows + height - 1) / height, across = (cols + width - 1) / width;
+    return s->at[(item * down + row / height) * across + col / width];
+}
+
+static inline void ref_scaled_matmul(struct ref_env *e, node_id n, struct ref *y) {
+    const struct ref *a = ref_arg(e, n, 0), *b = ref_arg(e, n, 1);
+    struct quant_tile t[2];
+    const struct type *in[4];
+    for (int k = 0; k < 4; k++) in[k] = val_type(e->g, node_in(e->g, n, k));
+    ck_assert(scaled_tiles(in[0], in[1], in[2], in[3], t));
+    int64_t m = a->dims[a->rank - 2], len = b->dims[1], cols = b->dims[0];
+    for (int64_t i = 0; i < y->n; i++) {
+        int64_t line = i / cols, col = i % cols;
+        for (int64_t k = 0; k < len; k++)
+            y->at[i] += a->at[line * len + k] *
+                        ref_scale(ref_arg(e, n, 2), t[0], line / m, m, len, line % m, k) *
+                        b->at[col * len + k] *
+                        ref_scale(ref_arg(e, n, 3), t[1], 0, cols, len, col, k);
+    }
+}
+
 /* Every (x, w, y) triple of a convolution once: y += x*w, x += y*w or w += x*y. */
 static inline void ref_conv(struct ref_env *e, node_id n, struct ref *x, struct ref *w,
                             struct ref *y, int mode) {
@@ -457,6 +484,7 @@ static inline void ref_node(struct ref_env *e, node_id n) {
     case OP_softmax:
     case OP_log_softmax: ref_along(e, n, op, y); break;
     case OP_matmul: ref_matmul(e, n, y); break;
+    case OP_scaled_matmul: ref_scaled_matmul(e, n, y); break;
     case OP_conv: ref_conv(e, n, ref_arg(e, n, 0), ref_arg(e, n, 1), y, 0); break;
     case OP_conv_input_grad: ref_conv(e, n, y, ref_arg(e, n, 1), ref_arg(e, n, 0), 1); break;
     case OP_conv_weight_grad: ref_conv(e, n, ref_arg(e, n, 0), y, ref_arg(e, n, 1), 2); break;
