@@ -79,6 +79,7 @@ bool saver_norm(const struct saver *s, val_id v) {
 
 /* What is in memory when v is kept. */
 val_id saver_base(const struct saver *s, val_id v) {
+    CHECK(s->g->ctx, v.i < s->nvalues); /* uses are of the graph as it was */
     while (is_view(val_op(s->g, v)) || saver_widens(s->g, v) || saver_norm(s, v))
         v = node_in(s->g, val_def(s->g, v), 0);
     return v;
