@@ -59,6 +59,7 @@ int cmd_train(int argc, char **argv) {
         {"--eval", OPTION_TEXT, &a.eval, 0, 0, "SRC", "data to evaluate on at the end"},
         {"--eval-every", OPTION_INT, &a.eval_every, 1, 1e15, "N", "and every N steps"},
         {"--save-every", OPTION_INT, &a.save_every, 1, 1e15, "N", "checkpoint every N steps, besides the end"},
+        {"--numerics", OPTION_INT, &a.numerics, 1, 1e15, "N", "8-bit states and delayed scales into the metrics every N steps"},
         {"--keep", OPTION_INT, &a.keep, 0, 1e6, "N", "checkpoints to keep (default 3, 0 all)"},
         {"--resume", OPTION_TEXT, &a.resume, 0, 0, "RUN", "continue a run from its newest checkpoint"},
         {"--dump-grads", OPTION_TEXT, &a.dump_grads, 0, 0, "FILE", "gradients of the first step, as .safetensors"},

@@ -4,6 +4,7 @@
 #include "driver/train_run.h"
 #include "base/diag.h"
 #include "driver/forward.h"
+#include "driver/numerics.h"
 #include "runtime/metrics.h"
 #include <inttypes.h>
 #include <jansson.h>
@@ -325,6 +326,7 @@ static enum status one_step(struct run *r, struct progress *progress) {
     if (r->a->dump_grads && step == r->first + 1) TRY(dump_gradients(r));
     if (r->a->eval && r->a->eval_every && step % r->a->eval_every == 0 && step < r->steps)
         TRY(evaluate(r));
+    if (r->a->numerics && step % r->a->numerics == 0) TRY(numerics_log(r->trainer, r->dir, step));
     if (r->a->save_every && step % r->a->save_every == 0 && step < r->steps) TRY(save(r));
     return ST_OK;
 }

@@ -15,7 +15,7 @@ struct train_args {
     const char *schedule_text;
     struct schedule schedule;
     int64_t steps, epochs; /* 0: not given */
-    int64_t eval_every, save_every, keep;
+    int64_t eval_every, save_every, keep, numerics;
     double init_random; /* < 0: keep the file's weights */
     bool quiet, profile;
     const volatile int *stop; /* set by a signal handler */

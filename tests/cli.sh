@@ -324,6 +324,14 @@ for r in coat fp8-delayed; do
 done
 check "fp8-delayed: histories" grep -q '"state/node_addmm.gradient.amax":{"dtype":"F32","shape":\[16\]' whole-fp8-delayed/checkpoint/6/tensors.safetensors
 check "fp8-delayed: accumulation" low_train --accumulate 2 --recipe fp8-delayed -o sum-delayed
+check "--numerics" low_train --recipe coat --numerics 3 -o numbers-coat
+check "--numerics: states" grep -q '^{"step":6,.*\.m\.zero":[0-9.]*,.*\.m\.k":[1-9].*\.v\.k_low":' numbers-coat/metrics.jsonl
+check "--numerics: every third step" sh -c 'test $(grep -c "m.zero" numbers-coat/metrics.jsonl) = 2'
+check "--numerics: the same run" cmp numbers-coat/model.onnx whole-coat/model.onnx
+check "--numerics: histories" low_train --recipe fp8-delayed --numerics 3 --lr 1 -o numbers-delayed
+cp err warned.txt
+check "--numerics: growth" grep -q '^{"step":6,.*gradient.amax":.*gradient.amax.growth":' numbers-delayed/metrics.jsonl
+check "--numerics: saturation is told" grep -q "lathe: warning: step [36]: 'node_.*amax' is .* times what its scale covers" warned.txt
 check "plan --products" lathe plan "$gpt" --loss "$ce" --recipe coat --products
 cp out products.txt
 check "plan --products: 8-bit" grep -q "^8-bit  *12 products, " products.txt
