@@ -3,6 +3,7 @@
  * many elements a thread, where partial results lie. Pure shape arithmetic; the text of the kernel
  * is written by cuda_group_text.c. */
 #include "codegen/cuda_group.h"
+#include "codegen/tile.h"
 
 enum {
     MAP_THREADS = 256,
@@ -363,6 +364,12 @@ static void choose_interleaved(struct group_gen *g) {
     g->rows_each = ROWS_EACH;
 }
 
+/* A thread has its part of all its rows on the way when that takes few registers. */
+static void choose_tile(struct group_gen *g) {
+    enum { RAW_BYTES = 256 };
+    g->ahead = early_bytes(g) * (4 / g->turned_elem) <= RAW_BYTES;
+}
+
 static void choose_threads(struct group_gen *g) {
     g->units = 1;
     g->blocks = 1;
@@ -374,6 +381,7 @@ static void choose_threads(struct group_gen *g) {
     }
     switch (g->form) {
     case FORM_MAP: choose_map_units(g); break;
+    case FORM_TILE: choose_tile(g); break;
     case FORM_ROW: {
         if (g->ncolsum) { /* few partial results, each of several rows */
             choose_blocks(g);
@@ -450,6 +458,7 @@ static void define_all(struct group_gen *g) {
         cuda_define(c, "PIECES", g->pieces);
         cuda_define(c, "PARTS", g->nreduce);
     }
+    if (g->form == FORM_TILE) cuda_define(c, "ELEM", g->turned_elem);
     cuda_define_text(c, "IDX", cuda_index_type(largest));
     cuda_define_params(c);
 }
@@ -465,6 +474,11 @@ static enum status group_calls(struct group_gen *g) {
     case FORM_TAIL:
         TRY(cuda_call(c, file, "group_pieces", g->pieces, g->rows, 1, g->lanes, 0));
         return cuda_call(c, file, "group_finish", g->rows, 1, 1, g->lanes, 0);
+    case FORM_TILE: {
+        int64_t rows = 32 * 4 / g->turned_elem; /* TILE_C of kernels/tile.cuh */
+        return cuda_call(c, file, "group_tile", ceil_div(g->cols / g->vec, 8),
+                         ceil_div(g->rows, rows), 1, MAP_THREADS, 0);
+    }
     case FORM_ROW:
         blocks = ceil_div(g->workers, g->threads / g->lanes);
         TRY(cuda_call(c, file, "group_row", blocks, 1, 1, g->threads, g->ring * g->slot));
@@ -511,11 +525,13 @@ enum status cuda_group(struct cuda_gen *c) {
     }
     g.border = g.y->rank - g.y->inner;
     g.form = choose_form(&g);
+    g.turned_elem = tile_elem(g.g, g.l, g.y);
+    if (g.turned_elem) g.form = FORM_TILE, g.border = 1;
     if (g.form == FORM_MAP) g.border = 0;
     g.rows = g.cols = 1;
     for (int d = 0; d < g.y->rank; d++) *(d < g.border ? &g.rows : &g.cols) *= g.y->dims[d];
     classify(&g);
-    g.vec = choose_vec(&g);
+    g.vec = g.turned_elem ? 16 / g.turned_elem : choose_vec(&g);
     g.fast = stores_few_bits(&g);
     g.exact = rounds_to_bytes(&g);
     choose_threads(&g);

@@ -7,7 +7,7 @@
 #include "codegen/cuda.h"
 
 /* MODE of codegen/kernels/group.cu. */
-enum group_form { FORM_MAP, FORM_ROW, FORM_LONG, FORM_COLUMNS, FORM_TAIL };
+enum group_form { FORM_MAP, FORM_ROW, FORM_LONG, FORM_COLUMNS, FORM_TAIL, FORM_TILE };
 
 struct group_gen {
     struct cuda_gen *c;
@@ -27,6 +27,7 @@ struct group_gen {
     int blocks; /* of a processor that registers must leave room for */
     int steps;  /* LONG with a ring: of a row */
     int64_t kept_bytes;    /* LONG: of a row's operands in shared memory, 0: they are read again */
+    int turned_elem;       /* TILE: bytes of an element of the results that are transposed */
     bool exact;            /* quotients become codes that have to be the CPU's */
     bool fast;             /* all that is stored for each element has 16 bits or fewer */
     int64_t rows_each;     /* rows of a worker, or of a block */
@@ -81,6 +82,11 @@ static inline int64_t group_ringed(const struct group_gen *g, uint32_t k) {
     if (!group_early(g, k)) return 0;
     int64_t size = (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
     return g->uniform[k] ? size : g->units * g->vec * size;
+}
+/* Whether STORE k goes through a tile (TILE). */
+static inline bool group_turned(const struct group_gen *g, uint32_t k) {
+    return g->form == FORM_TILE && g->g->code.at[k].code == INSTR_STORE &&
+           g->y->regs[k].strides[1] != 1;
 }
 /* body.cuh of the form that was decided. */
 void group_text(struct group_gen *g);

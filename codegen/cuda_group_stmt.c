@@ -132,15 +132,20 @@ void stmt_store(struct text *t, uint32_t k) {
         buf_puts(t->out, "));\n");
         return;
     }
-    if (group_packed(t->g, k, t->g->vec)) {
+    const bool turned = group_turned(t->g, k);
+    if (turned || group_packed(t->g, k, t->g->vec)) {
         bool plain = !t->g->uniform[a] && natural == from;
         if (!plain) {
             buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
             expr_operand(t, a);
             buf_puts(t->out, ");\n");
         }
-        buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
-        expr_address(t, k, "col");
+        if (turned) {
+            buf_printf(t->out, "    store_pack<VEC>((%s *)&sums.q%u", memory, k);
+        } else {
+            buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
+            expr_address(t, k, "col");
+        }
         buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)a : k);
         return;
     }

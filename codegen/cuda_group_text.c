@@ -209,6 +209,8 @@ static void put_state(struct text *t) {
         if (t->held[k]) buf_printf(t->out, " %s h%u[E];", register_type(t, k), k);
     for (uint32_t k = 0; k < g->n; k++)
         if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, " %s s%u[E];", column_type(t, k), k);
+    for (uint32_t k = 0; k < g->n; k++)
+        if (group_turned(g, k)) buf_printf(t->out, " quad q%u;", k);
     buf_puts(t->out, " };\n");
     if (g->form == FORM_MAP || !g->ncolsum) return;
     buf_puts(t->out, "DEV void clear(state &sums) {\n");
@@ -572,6 +574,25 @@ static void put_tail(struct text *t) {
     buf_puts(t->out, "}\n");
 }
 
+/* The transposed results of a block, one after the other through the same tile. */
+static void put_lines(struct text *t) {
+    const struct group_gen *g = t->g;
+    bool again = false;
+    buf_puts(t->out, "DEV void put_lines(PARAMS, quad *tile, const state (&lines)[PER], IDX col, "
+                     "IDX row) {\n    quad a[PER];\n");
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!group_turned(g, k)) continue;
+        if (again) buf_puts(t->out, "    __syncthreads();\n");
+        again = true;
+        buf_printf(t->out, "    EACH_LINE(k) a[k] = lines[k].q%u;\n", k);
+        buf_printf(t->out,
+                   "    put_turned<IDX>((char *)out%d, %" PRId64
+                   "ll, tile, a, col, row, COLS, ROWS);\n",
+                   at(t, k)->slot, g->y->regs[k].strides[1]);
+    }
+    buf_puts(t->out, "}\n");
+}
+
 void group_text(struct group_gen *g) {
     struct text t = {.g = g, .out = &g->c->body};
     t.need = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
@@ -582,7 +603,7 @@ void group_text(struct group_gen *g) {
         expr_address_function(&t, k, false);
         expr_address_function(&t, k, true);
     }
-    if (g->form == FORM_MAP || g->form == FORM_ROW || g->form == FORM_COLUMNS) put_state(&t);
+    if (g->form != FORM_LONG && g->form != FORM_TAIL) put_state(&t);
     if (g->form == FORM_LONG)
         put_long(&t);
     else if (g->form == FORM_TAIL)
@@ -590,4 +611,5 @@ void group_text(struct group_gen *g) {
     else
         put_single(&t);
     if (g->ncolsum) put_columns(&t);
+    if (g->form == FORM_TILE) put_lines(&t);
 }

@@ -263,6 +263,7 @@ void join_optimizers(struct cg *c); /* join.c */
 /* Apply the renames (of buffers below nrename) and renumber so that temps which no launch names
  * vanish. */
 void drop_unused(struct cg *c, const uint32_t *rename, uint32_t nrename);
+void fold_transposes(struct cg *c); /* tile.c */
 void overwrite_parts(struct cg *c); /* overwrite.c */
 void share_in_place(struct cg *c);
 void join_casts(struct cg *c); /* join.c */

@@ -10,6 +10,8 @@
  *           needed again waits in shared memory when it fits. With a RING the next rows come meanwhile.
  *   MODE 3  column sums of independent rows: 32 x WARPS threads, a lane has VEC columns.
  *   MODE 4  few long rows: block (piece, row) writes partial reductions, group_finish combines them.
+ *   MODE 5  elements are independent, some results are stored transposed (ELEM bytes an element): a block
+ *           computes a tile, its threads 16 bytes of such a result in each of PER rows (tile.cuh).
  *   group_columns adds the partial column sums in order; SUM(j) says where they lie. */
 #if __has_include("config.cuh")
 #include "config.cuh" /* first: FAST_MATH is for the prelude */
@@ -40,7 +42,7 @@
 #define RUNS                                                                                       \
     _Pragma("unroll") for (int u = 0; u < UNITS; u++) if ([[maybe_unused]] IDX col = COLUMN(u * VEC);               \
                                                           FULL || col < COLS)
-#elif MODE == 3
+#elif MODE == 3 || MODE == 5
 #define AT        0
 #define FULL      1
 #define COLUMN(k) (lane * VEC + (IDX)(k))
@@ -91,6 +93,9 @@ DEV void fetch(PARAMS, IDX row, IDX col, char *to);
 DEV void walk_on(PARAMS, IDX row, IDX col, IDX at, const walk &w) {
     if (row + RING < w.last) fetch(ARGS, row + RING, col, ring + at);
 }
+#endif
+#if MODE == 5
+#include "tile.cuh"
 #endif
 #ifndef PLAIN_BODY
 #include "body.cuh"
@@ -249,6 +254,27 @@ extern "C" __global__ void __launch_bounds__(LANES) group_pieces(PARAMS) {
 }
 extern "C" __global__ void __launch_bounds__(LANES) group_finish(PARAMS) {
     finish(ARGS, (IDX)blockIdx.x, threadIdx.x);
+}
+#elif MODE == 5 /* ROWS and COLS are multiples of LINE */
+extern "C" __global__ void __launch_bounds__(TILE_THREADS) group_tile(PARAMS) {
+    __shared__ quad tile[TILE_R * 8];
+    const IDX lane = (IDX)blockIdx.x * 8 + threadIdx.x % 8;
+    const IDX first = (IDX)blockIdx.y * TILE_C + threadIdx.x / 8 * PER;
+    state lines[PER] = {};
+    if (lane * VEC < COLS && first < ROWS) {
+#if AHEAD
+        raw x[PER];
+        EACH_LINE(k) fetch(ARGS, first + k, lane, x[k]);
+        EACH_LINE(k) body(ARGS, first + k, lane, lines[k], x[k]);
+#else
+        EACH_LINE(k) {
+            raw x;
+            fetch(ARGS, first + k, lane, x);
+            body(ARGS, first + k, lane, lines[k], x);
+        }
+#endif
+    }
+    put_lines(ARGS, tile, lines, (IDX)blockIdx.x * TILE_R, (IDX)blockIdx.y * TILE_C);
 }
 #endif
 

@@ -28,41 +28,10 @@ typedef unsigned short element;
 typedef u32 element;
 #endif
 
-enum {
-    PER = 4 / ELEM,   /* elements of a word */
-    LINE = 16 / ELEM, /* .. of 16 bytes */
-    TILE_R = 8 * LINE,
-    TILE_C = 32 * PER,
-    THREADS = 256,
-};
-struct alignas(16) quad {
-    u32 w[4];
-};
-
-/* Lines a[k] along r, k the place along c: word r of the result holds r's elements along c. */
-DEV void turn(const quad (&a)[PER], u32 (&out)[LINE]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#if ELEM == 1
-        const u32 low = __byte_perm(a[0].w[i], a[1].w[i], 0x5140);
-        const u32 low2 = __byte_perm(a[2].w[i], a[3].w[i], 0x5140);
-        const u32 high = __byte_perm(a[0].w[i], a[1].w[i], 0x7362);
-        const u32 high2 = __byte_perm(a[2].w[i], a[3].w[i], 0x7362);
-        out[4 * i] = __byte_perm(low, low2, 0x5410);
-        out[4 * i + 1] = __byte_perm(low, low2, 0x7632);
-        out[4 * i + 2] = __byte_perm(high, high2, 0x5410);
-        out[4 * i + 3] = __byte_perm(high, high2, 0x7632);
-#elif ELEM == 2
-        out[2 * i] = __byte_perm(a[0].w[i], a[1].w[i], 0x5410);
-        out[2 * i + 1] = __byte_perm(a[0].w[i], a[1].w[i], 0x7632);
-#else
-        out[i] = a[0].w[i];
-#endif
-    }
-}
+#include "tile.cuh"
 
 #if ALIGNED
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     transpose(const element *x, element *y, u64 *) {
     __shared__ quad tile[TILE_R * 8];
     u32 *words = (u32 *)tile;
@@ -84,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < LINE; i++) words[(lr * LINE + i) * 32 + (lc ^ lr * 4)] = out[i];
     __syncthreads();
 #pragma unroll
-    for (int k = 0; k < TILE_R; k += THREADS / 8) {
+    for (int k = 0; k < TILE_R; k += TILE_THREADS / 8) {
         const int row = k + t / 8, j = t % 8;
         const i64 at = c0 + j * LINE;
         if (r0 + row < ROWS && at < COLS)
@@ -93,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 #else
 /* 32 x 32 elements a block. */
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     transpose(const element *x, element *y, u64 *) {
     __shared__ element tile[32][33];
     const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
