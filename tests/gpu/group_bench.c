@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "codegen/codegen.h"
 #include "driver/bench.h"
+#include "ir/quantize.h"
 #include "passes/pass.h"
 #include "runtime/cpu.h"
 #include "runtime/cuda.h"
@@ -262,6 +263,20 @@ static void case_cast(struct kit *k) {
 static void case_transpose(struct kit *k) {
     out(k, "y", build_swap_last(k->g, big(k, "x", DT_bf16, false), none));
 }
+/* Codes by a given scale, and their transpose. */
+static void both_ways(struct kit *k, val_id x, enum dtype format) {
+    struct quant_how how = {format, DT_f32, .eps = 1e-10, .tile = {.whole = true}};
+    val_id scale = source_of(k, "scale", DT_f32, NULL, 0, false, k->block);
+    val_id q = build_quantize(k->g, x, scale, &how, none);
+    out(k, "codes", q);
+    out(k, "turned", build_swap_last(k->g, q, none));
+}
+static void case_codes(struct kit *k) {
+    both_ways(k, wide(k, big(k, "x", DT_bf16, false)), DT_e4m3);
+}
+static void case_swiglu_codes(struct kit *k) {
+    both_ways(k, wide(k, swiglu(k, false)), DT_e4m3);
+}
 static val_id heads(struct kit *k, enum dtype t) {
     int64_t d[] = {k->rows / SEQ, SEQ, k->cols / HEAD, HEAD};
     return source_of(k, "x", t, d, 4, false, k->block);
@@ -308,6 +323,8 @@ static const struct bench_case {
     {"cross_entropy", case_cross_entropy, false, true},
     {"cast", case_cast, false, true},
     {"transpose", case_transpose, false, true},
+    {"codes, turned", case_codes, false, false},
+    {"swiglu, turned", case_swiglu_codes, false, false},
     {"permute", case_permute, false, false},
     {"rope", case_rope, false, false},
     {"column sum", case_column_sum, false, true},
@@ -447,9 +464,8 @@ static enum status run_case(struct kit *k, const struct bench_case *c) {
 
 /* ---- values -----------------------------------------------------------------------------------
  * Both sides compute in f32 and differ in order and in the last bits of exp and tanh: a bf16 result
- * may be rounded the other way. */
-static bool near(bool coarse, double want, double got, double largest) {
-    double relative = coarse ? 0x1p-7 : 1e-5;
+ * may be rounded the other way, and become the next code. */
+static bool near(double relative, double want, double got, double largest) {
     if (want == got || (want != want && got != got)) return true;
     return fabs(want - got) <= relative * fabs(want) + 2e-5 * largest;
 }
@@ -460,13 +476,13 @@ static bool same_result(const struct plan_buffer *b, const char *name, const voi
     size_t size = dtype_size(t), n = (size_t)b->bytes / size;
     bool rounded = strcmp(name, "dbias") == 0; /* a sum of numbers in bf16 */
     bool coarse = t == DT_bf16 || rounded;
-    double largest = 1e-3;
+    double relative = size == 1 ? 0x1p-3 : coarse ? 0x1p-7 : 1e-5, largest = 1e-3;
     for (size_t i = 0; i < n; i++)
         largest = fmax(largest, fabs(dtype_load(t, (const char *)want + i * size)));
     for (size_t i = 0; i < n; i++) {
         double x = dtype_load(t, (const char *)want + i * size);
         double y = dtype_load(t, (const char *)got + i * size);
-        if (near(coarse, x, y, rounded ? 10 * largest : largest)) continue;
+        if (near(relative, x, y, rounded ? 10 * largest : largest)) continue;
         printf("    %s[%zu] is %.9g, %.9g on the CPU\n", name, i, y, x);
         return false;
     }
