@@ -532,7 +532,8 @@ static void compare_case(struct kit *k, const struct bench_case *c) {
 static void compare_all(struct kit *k) {
     static const int64_t rows[] = {1, 5, 129},
                          cols[] = {1, 3, 17, 127, 768, 1000, 4097, 8200, 50304},
-                         many[][2] = {{9001, 768}, {1201, 2056}, {701, 20008}, {531, 50304}};
+                         many[][2] = {
+                             {9001, 768}, {1201, 2056}, {701, 20008}, {531, 50304}, {1040, 784}};
     enum { ROWS = sizeof rows / sizeof *rows, COLS = sizeof cols / sizeof *cols };
     int n = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
