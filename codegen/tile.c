@@ -17,6 +17,14 @@ static bool in_pieces(const struct plan_view *v, int64_t pitch, int64_t n) {
     return size <= 4 && v->offset % least == 0 && pitch > 0 && pitch % least == 0;
 }
 
+/* A register that is stored in rows as well, as fold_transposes leaves it. */
+static bool stored_twice(const struct plan_group *g, const struct group_layout *y, int32_t reg) {
+    for (uint32_t k = 0; k < g->code.n; k++)
+        if (g->code.at[k].code == INSTR_STORE && g->code.at[k].a == reg && !is_turned(y, k))
+            return true;
+    return false;
+}
+
 int tile_elem(const struct plan_group *g, const struct plan_launch *l,
               const struct group_layout *y) {
     enum { GRID_MAX = 65535 };
@@ -26,6 +34,7 @@ int tile_elem(const struct plan_group *g, const struct plan_launch *l,
         const struct group_instr *i = &g->code.at[k];
         if (i->code == INSTR_COLSUM || i->code == INSTR_RANDOM || i->code == INSTR_IOTA) return 0;
         if (i->code != INSTR_STORE || !is_turned(y, k)) continue;
+        if (!stored_twice(g, y, i->a)) return 0;
         int64_t size = (int64_t)dtype_size(l->out[i->slot].dtype);
         if (elem && elem != size) return 0;
         elem = size;

@@ -91,7 +91,7 @@ struct result {
 static void run(struct test_env *t, const struct form *f, bool no_fusion, int threads,
                 struct result *first) {
     struct graph *g = make(&t->ctx, f);
-    struct codegen_options o = {.threads = threads, .no_fusion = no_fusion};
+    struct codegen_options o = {.threads = threads, .no_fusion = no_fusion, .tiles = true};
     struct plan *p = NULL;
     struct cpu_exec *x = NULL;
     ck_assert_msg(plan_build(g, &o, &p) == ST_OK, "%s", t->log);
@@ -163,7 +163,7 @@ START_TEST(kernels_by_tiles) {
     for (int k = 0; k < FORMS; k++) {
         if (forms[k].launches != 1) continue;
         struct graph *g = make(&t.ctx, &forms[k]);
-        struct codegen_options o = {.threads = 1, .cuda_arch = archs[_i]};
+        struct codegen_options o = {.threads = 1, .cuda_arch = archs[_i], .tiles = true};
         struct plan *p = NULL;
         uint32_t compiled = 0;
         ck_assert_msg(plan_build(g, &o, &p) == ST_OK, "%s", t.log);
