@@ -86,6 +86,7 @@ static inline struct buf model_bytes(struct buf g) {
     pb_int(&b, 1, 10);
     pb_msg(&b, 8, pb_opset(A, "", opset));
     pb_msg(&b, 8, pb_opset(A, "local", 1));
+    pb_msg(&b, 8, pb_opset(A, "ai.onnx.preview.training", 1));
     pb_str(&g, 2, "g");
     pb_msg(&b, 7, g);
     return b;

@@ -390,6 +390,40 @@ START_TEST(wrong_models_name_the_node) {
 }
 END_TEST
 
+/* Steps of ai.onnx.preview.training take two inputs and three or four for each tensor. */
+START_TEST(training_steps_are_checked) {
+    static const struct {
+        const char *op, *in, *out, *told;
+        int64_t r, v; /* elements of R; rows of the first moment */
+    } cases[] = {
+        {"Adam", "r t x g v", "y", "5 inputs, expected 2 and 4 for each tensor", 1, 4},
+        {"Adam", "r t", "y", "2 inputs, expected 2 and 4", 1, 4},
+        {"Momentum", "r t x g v", "y a b", "3 outputs for 1 tensors", 1, 4},
+        {"Adagrad", "r t x g v", "y", "must be of one floating-point type", 1, 5},
+        {"Adagrad", "r t x g v", "y", "R must be one number", 3, 4},
+        {"Momentum", "r t x g v", "y", "mode must be 'standard' or 'nesterov'", 1, 4},
+    };
+    TEST_LANDING(&env);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        struct buf g = pb(A), step = node(cases[k].op, "step", cases[k].in, cases[k].out);
+        const int64_t rows[] = {cases[k].v, 8};
+        pb_str(&step, 7, "ai.onnx.preview.training");
+        pb_msg(&g, 1, step);
+        pb_msg(&g, 5, weight("r", 1, &cases[k].r, 1));
+        input(&g, "t", 7, 0, NULL);
+        input(&g, "x", 1, 2, d48);
+        input(&g, "g", 1, 2, d48);
+        input(&g, "v", 1, 2, rows);
+        output(&g, "y");
+        struct import_options o = {.training = false};
+        ck_assert_int_ne(try_import(model_bytes(g), &o), ST_OK);
+        ck_assert_msg(strstr(env.log, cases[k].told) != NULL, "%s", env.log);
+        ck_assert_int_eq(errors_logged(), 1);
+        done();
+    }
+}
+END_TEST
+
 int main(void) {
     Suite *s = suite_create("import");
     TCase *c = tcase_create("all");
@@ -408,6 +442,7 @@ int main(void) {
     tcase_add_test(c, a_refusal_is_one_message);
     tcase_add_test(c, an_output_named_twice_is_refused);
     tcase_add_test(c, wrong_models_name_the_node);
+    tcase_add_test(c, training_steps_are_checked);
     suite_add_tcase(s, c);
     return run_suite(s);
 }
