@@ -5,6 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+val_id build_like(struct graph *g, node_id n, const val_id *in) {
+    const struct node node = *graph_node(g, n); /* the table may move */
+    const struct attr *attrs;
+    int nattrs = attr_list(g, n, &attrs);
+    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
+}
+
 val_id build_1(struct graph *g, enum op op, val_id a, str_id o) {
     return graph_add(g, op, &a, 1, NULL, 0, o);
 }

@@ -6,6 +6,8 @@
 
 #include "ir/graph.h"
 
+/* Node n once more, with its attributes and origin, on other operands. */
+val_id build_like(struct graph *g, node_id n, const val_id *in);
 val_id build_1(struct graph *g, enum op op, val_id a, str_id o);
 val_id build_2(struct graph *g, enum op op, val_id a, val_id b, str_id o);
 val_id build_3(struct graph *g, enum op op, val_id a, val_id b, val_id c, str_id o);

@@ -253,22 +253,16 @@ static val_id again(struct chunker *x, val_id y, enum kind kind) {
     val_id in[4];
     dim shape[2];
     int rank = part_shape(x, kind, x->count, shape);
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
     for (int k = 0; k < node.nin; k++) {
         in[k] = aligned(x, node_in(g, n, k), y, kind);
         if (!in[k].i) return VAL_NONE;
     }
     if (node.op == OP_expand) return build_expand(g, in[0], shape, rank, node.origin);
-    val_id v = graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
-    return build_expand(g, v, shape, rank, node.origin);
+    return build_expand(g, build_like(g, n, in), shape, rank, node.origin);
 }
 
 static val_id product_part(struct chunker *x, node_id n, val_id a, val_id b) {
-    const struct attr *attrs;
-    int nattrs = attr_list(x->g, n, &attrs);
-    return graph_add(x->g, OP_matmul, (val_id[]){a, b}, 2, attrs, nattrs,
-                     graph_node(x->g, n)->origin);
+    return build_like(x->g, n, (val_id[]){a, b});
 }
 
 /* argmax, or a reduction, of one row's classes. A widening cast in front changes neither the order

@@ -236,11 +236,7 @@ static val_id view_again(struct granularity *x, val_id v, val_id base, val_id of
     node_id n = val_def(g, v);
     val_id in = view_again(x, node_in(g, n, 0), base, of);
     if (graph_node(g, n)->op == OP_cast) return in;
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
-    const struct node node = *graph_node(g, n);
-    struct viewed made = {v, of,
-                          graph_add(g, (enum op)node.op, &in, 1, attrs, nattrs, node.origin)};
+    struct viewed made = {v, of, build_like(g, n, &in)};
     vec_push(x->scratch, &x->views, made);
     return made.view;
 }

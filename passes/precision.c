@@ -212,14 +212,6 @@ static void find_readers(struct prec *p) {
 }
 
 /* ---- rewriting ----------------------------------------------------------------------------- */
-static val_id again(struct prec *p, node_id n, const val_id *in) {
-    struct graph *g = p->g;
-    const struct node node = *graph_node(g, n);
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
-    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
-}
-
 /* The bf16 form of v, made once. */
 static val_id narrow(struct prec *p, val_id v) {
     struct graph *g = p->g;
@@ -228,7 +220,7 @@ static val_id narrow(struct prec *p, val_id v) {
     if (f->narrow.i) return f->narrow;
     if (moves(val_op(g, v))) {
         val_id x = narrow(p, given(p, n, 0));
-        f->narrow = again(p, n, &x);
+        f->narrow = build_like(g, n, &x);
     } else {
         f->narrow = build_cast(g, graph_resolve(g, v), DT_bf16, graph_node(g, n)->origin);
     }
@@ -301,7 +293,7 @@ static bool rewrite_narrow(struct prec *p, node_id n, val_id *in) {
         operands(p, n, 1, in);
     else
         return false;
-    val_id made = again(p, n, in);
+    val_id made = build_like(g, n, in);
     for (int k = 0; k < node.nout; k++) {
         val_id old = node_out(g, n, k);
         if (val_type(g, val_at(made, k))->dtype == val_type(g, old)->dtype)
@@ -330,7 +322,7 @@ static void rewrite(struct prec *p, node_id n, struct arena *scratch) {
         changed = true;
     }
     if (round || changed) {
-        val_id made = again(p, n, in);
+        val_id made = build_like(g, n, in);
         for (int k = 0; k < node.nout; k++) {
             if (k == 0 && round)
                 replace(p, node_out(g, n, 0), build_cast(g, made, DT_bf16, node.origin));

@@ -262,10 +262,7 @@ static val_id unscale(struct graph *g, val_id v, double *scale, int depth) {
     x = unscale(g, node_in(g, n, 0), &inner, depth - 1);
     if (x.i == node_in(g, n, 0).i) return v;
     *scale *= inner;
-    const struct attr *attrs;
-    int count = attr_list(g, n, &attrs);
-    const struct node *node = graph_node(g, n);
-    return graph_add(g, (enum op)node->op, &x, 1, attrs, count, node->origin);
+    return build_like(g, n, &x);
 }
 
 /* The [B,K,S,D] that v [B,K*R,S,D] repeats R times head by head; VAL_NONE when it does not. */

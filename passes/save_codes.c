@@ -62,13 +62,6 @@ static bool follow(struct chain *c, val_id v, int depth) {
     return true;
 }
 
-static val_id same_node(struct graph *g, node_id n, const val_id *in) {
-    const struct node node = *graph_node(g, n);
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
-    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
-}
-
 static val_id copy_of(struct remake *x, val_id v, int64_t bytes) {
     struct saver *s = &x->s;
     struct graph *g = s->g;
@@ -82,7 +75,7 @@ static val_id copy_of(struct remake *x, val_id v, int64_t bytes) {
     int nin = graph_node(g, n)->nin;
     CHECK(g->ctx, nin <= 4);
     for (int k = 0; k < nin; k++) in[k] = copy_of(x, node_in(g, n, k), bytes);
-    return x->copy[v.i] = same_node(g, n, in);
+    return x->copy[v.i] = build_like(g, n, in);
 }
 
 /* Whether the backward part reads v, through movement. */
@@ -103,7 +96,7 @@ static val_id reread(struct remake *x, val_id v, int depth) {
     if (depth == 0 || v.i >= x->s.nvalues || !is_view(val_op(g, v))) return v;
     node_id n = val_def(g, v);
     val_id old = node_in(g, n, 0), in = reread(x, old, depth - 1);
-    return in.i == old.i ? v : same_node(g, n, &in);
+    return in.i == old.i ? v : build_like(g, n, &in);
 }
 
 /* The readers of the codes behind the loss; each is rewritten once, with all of its operands. */
@@ -125,7 +118,7 @@ static void replace_reads(struct remake *x, val_id v, struct arena *scratch) {
         val_id *in = ARENA_ARRAY(scratch, val_id, (size_t)nin + 1);
         for (int k = 0; k < nin; k++)
             in[k] = graph_resolve(g, reread(x, node_in(g, current, k), VIEWS));
-        val_id y = same_node(g, current, in);
+        val_id y = build_like(g, current, in);
         for (int k = 0; k < nout; k++) graph_forward(g, val_at(now, k), val_at(y, k));
         arena_rewind(scratch, mark);
     }

@@ -192,13 +192,6 @@ static bool pays(const struct saver *s, val_id v, struct chain *c) {
 }
 
 /* ---- rewriting ------------------------------------------------------------------------------- */
-static val_id same_node(struct graph *g, node_id n, const val_id *in) {
-    const struct node node = *graph_node(g, n);
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
-    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
-}
-
 /* What the backward part reads for v; chains are short, views few. */
 static val_id copy_of(struct saver *s, val_id v) {
     struct graph *g = s->g;
@@ -216,7 +209,7 @@ static val_id copy_of(struct saver *s, val_id v) {
         in[k] = copy_of(s, node_in(g, n, k));
         changed |= in[k].i != node_in(g, n, k).i;
     }
-    return s->copy[v.i] = changed ? same_node(g, n, in) : v;
+    return s->copy[v.i] = changed ? build_like(g, n, in) : v;
 }
 
 static void read_copies(struct saver *s, node_id n, struct arena *scratch) {
@@ -231,7 +224,7 @@ static void read_copies(struct saver *s, node_id n, struct arena *scratch) {
         changed |= in[k].i != v.i;
     }
     if (changed) {
-        val_id y = same_node(g, n, in);
+        val_id y = build_like(g, n, in);
         for (int k = 0; k < nout; k++) graph_forward(g, node_out(g, n, k), val_at(y, k));
     }
     arena_rewind(scratch, mark);

@@ -75,13 +75,6 @@ static bool pays(const struct packer *p, val_id v) {
 }
 
 /* ---- rewriting ----------------------------------------------------------------------------- */
-static val_id same_node(struct graph *g, node_id n, const val_id *in) {
-    const struct node node = *graph_node(g, n);
-    const struct attr *attrs;
-    int nattrs = attr_list(g, n, &attrs);
-    return graph_add(g, (enum op)node.op, in, node.nin, attrs, nattrs, node.origin);
-}
-
 static val_id dequantized(struct packer *p, val_id v, enum dtype t) {
     struct graph *g = p->s.g;
     str_id o = graph_node(g, val_def(g, v))->origin;
@@ -119,7 +112,7 @@ static val_id read_of(struct packer *p, val_id v) {
         r = norm_again(p, n);
     } else {
         val_id in = read_of(p, node_in(g, n, 0));
-        r = same_node(g, n, &in);
+        r = build_like(g, n, &in);
     }
     return p->read[v.i] = r;
 }
@@ -137,7 +130,7 @@ static void read_codes(struct packer *p, node_id n) {
         changed |= in[k].i != v.i;
     }
     if (changed) {
-        val_id y = same_node(g, n, in);
+        val_id y = build_like(g, n, in);
         for (int k = 0; k < nout; k++) graph_forward(g, node_out(g, n, k), val_at(y, k));
     }
     arena_rewind(p->scratch, mark);
@@ -173,7 +166,7 @@ static void compute_from_codes(struct packer *p, node_id n) {
         changed |= read;
     }
     if (!changed) return;
-    val_id y = same_node(g, n, in);
+    val_id y = build_like(g, n, in);
     for (int k = 0; k < nout; k++) graph_forward(g, node_out(g, n, k), val_at(y, k));
 }
 

@@ -8,13 +8,6 @@ static str_id origin_of(const struct graph *g, node_id n) {
     return graph_node(g, n)->origin;
 }
 
-static val_id rebuild(struct graph *g, node_id n, const val_id *in) {
-    const struct attr *attrs;
-    int count = attr_list(g, n, &attrs);
-    const struct node *node = graph_node(g, n);
-    return graph_add(g, (enum op)node->op, in, node->nin, attrs, count, node->origin);
-}
-
 /* ---- elementwise: broadcasting is implicit -------------------------------------------------- */
 /* What operand v could be read from instead, if broadcasting makes up for the difference. */
 static val_id smaller(const struct graph *g, val_id v) {
@@ -65,7 +58,7 @@ static val_id drop_broadcasts(struct rewrite *w, node_id n) {
             changed = true;
         }
     }
-    return changed ? rebuild(g, n, in) : VAL_NONE;
+    return changed ? build_like(g, n, in) : VAL_NONE;
 }
 
 /* What v repeats along axes, or VAL_NONE. */
@@ -93,7 +86,7 @@ static val_id sink_expand(struct rewrite *w, node_id n) {
         in[k] = x;
         changed = true;
     }
-    return changed ? rebuild(g, n, in) : VAL_NONE; /* the engine expands it */
+    return changed ? build_like(g, n, in) : VAL_NONE; /* the engine expands it */
 }
 
 /* The elements of a constant of type t at the indices of the smaller type `once`. */
