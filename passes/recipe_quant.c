@@ -102,7 +102,10 @@ enum { FIELDS = sizeof fields / sizeof fields[0] };
 static void set_field(struct recipe_products *p, const struct recipe_override *o) {
     const struct recipe_products *v = &o->value;
     switch ((enum products_field)o->field) {
-    case FIELD_FORMAT: p->low = v->low, p->format = v->format; break;
+    case FIELD_FORMAT:
+        p->low = v->low;
+        if (v->low) p->format = v->format;
+        break;
     case FIELD_GRADIENTS: p->gradients = v->gradients; break;
     case FIELD_SCOPE: p->scope = v->scope; break;
     case FIELD_SCALE: p->history = v->history, p->margin = v->margin; break;

@@ -134,6 +134,7 @@ START_TEST(products_by_name) {
     ck_assert(!recipe_products_of(&r, "/x.0.y").low);
     ck_assert(!recipe_products_of(&r, "/x.1.y/down").low);
     ck_assert(!recipe_products_of(&r, "/a:b").low);
+    ck_assert_int_eq(recipe_products_of(&r, "/a:b").format, DT_e4m3);
     ck_assert(!recipe_products_of(&r, "other; /x.0.y").low); /* one of merged nodes */
     struct recipe_products p = recipe_products_of(&r, "/x.1.y/up");
     ck_assert(p.low && p.format == DT_e4m3 && p.gradients == DT_e4m3);
