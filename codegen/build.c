@@ -175,7 +175,7 @@ static enum status build(struct cg *c) {
     add_output_units(c);
     TRY(emit_units(c));
     TRY(apply_updates(c));
-    if (c->o->tiles && !c->o->no_fusion) fold_transposes(c);
+    if (fuses_as_gpu(c)) fold_transposes(c);
     find_lifetimes(c->p);
     if (!c->o->no_fusion) {
         overwrite_parts(c);

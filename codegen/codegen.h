@@ -10,7 +10,7 @@ struct codegen_options {
     int cuda_arch;  /* 0: for the CPU; 80, 90 or 100: kernels and workspaces for that GPU */
     bool tf32;      /* products of f32 on the GPU may round their operands to TF32 */
     bool no_fusion; /* every node its own launch, every buffer its own memory: the reference */
-    bool tiles; /* groups store transposes of their results (tile.c); not measured on a GPU yet */
+    bool as_gpu; /* a plan for the CPU is fused as one for a GPU, to see what that would compute */
 };
 
 /* Build the plan of a static graph (no symbolic dims: ST_SHAPE names the first symbol). */

@@ -107,6 +107,21 @@ static enum group_form choose_form(const struct group_gen *g) {
     return per_row ? FORM_ROW : FORM_MAP;
 }
 
+/* Values that a run of `vec` columns shares take a register a run. */
+static void find_runs(struct group_gen *g) {
+    int64_t *runs = ARENA_ARRAY(g->c->scratch, int64_t, g->n + 1);
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (i->code == INSTR_RANDOM) runs[k] = i->span == SPAN_ROW ? 0 : 1;
+        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) runs[k] = group_repeats(g, k);
+    }
+    group_constant_runs(g->g, runs);
+    bool form = g->form != FORM_COLUMNS && g->form != FORM_TAIL;
+    for (uint32_t k = 0; k < g->n; k++)
+        g->by_run[k] = form && !g->uniform[k] && g->g->code.at[k].code != INSTR_CONST &&
+                       !is_sink(g->g->code.at[k].code) && runs[k] % g->vec == 0;
+}
+
 /* ---- vectors --------------------------------------------------------------------------------- */
 bool group_packed(const struct group_gen *g, uint32_t k, int vec) {
     const struct group_instr *i = &g->g->code.at[k];
@@ -152,11 +167,11 @@ static int pressure(const struct group_gen *g) {
         const struct group_instr *i = &g->g->code.at[k];
         const int32_t r[3] = {i->a, i->b, i->c};
         int words = i->dtype == DT_f32 || i->dtype == DT_bool ? 1 : 2;
-        if (!g->uniform[k] && !is_sink(i->code)) now += words;
+        if (!g->uniform[k] && !g->by_run[k] && !is_sink(i->code)) now += words;
         if (i->code == INSTR_COLSUM) now += g->g->code.at[i->a].dtype == DT_f32 ? 1 : 2;
         if (now > most) most = now;
         for (int q = 0; q < 3; q++) {
-            if (r[q] < 0 || last[r[q]] != k || g->uniform[r[q]]) continue;
+            if (r[q] < 0 || last[r[q]] != k || g->uniform[r[q]] || g->by_run[r[q]]) continue;
             if ((q > 0 && r[q] == r[0]) || (q > 1 && r[q] == r[1])) continue;
             enum dtype t = (enum dtype)g->g->code.at[r[q]].dtype;
             now -= t == DT_f32 || t == DT_bool ? 1 : 2;
@@ -267,7 +282,10 @@ static bool choose_ring(struct group_gen *g) {
     for (uint32_t k = 0; k < g->n; k++) {
         if (!group_early(g, k)) continue;
         int64_t size = (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
-        if (!g->uniform[k]) size = i64_min(16, size * g->vec);
+        if (g->by_run[k])
+            size = i64_max(size, 4);
+        else if (!g->uniform[k])
+            size = i64_min(16, size * g->vec);
         if (size < 4) return false; /* cp.async moves no less */
         bytes += group_ringed(g, k);
     }
@@ -507,6 +525,16 @@ static enum status check_program(struct cuda_gen *c, const struct plan_group *g)
     return ST_OK;
 }
 
+/* Parts of rows are whole runs of a power of two of lanes. */
+static enum status check_parts(struct cuda_gen *c, const struct group_gen *g) {
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        if (instr_is_part(i->code) && !g->uniform[k] && !g->by_run[k])
+            return cuda_unsupported(c, "maxima of parts of rows in this layout");
+    }
+    return ST_OK;
+}
+
 enum status cuda_group(struct cuda_gen *c) {
     struct group_gen g = {.c = c, .l = c->l, .g = &c->p->groups.at[c->l->group.i]};
     TRY(check_program(c, g.g));
@@ -514,6 +542,7 @@ enum status cuda_group(struct cuda_gen *c) {
     if (cuda_transposes(c, g.g, g.y)) return cuda_transpose(c, g.y);
     g.n = g.g->code.n;
     g.uniform = ARENA_ARRAY(c->scratch, bool, g.n + 1);
+    g.by_run = ARENA_ARRAY(c->scratch, bool, g.n + 1);
     g.row_store = ARENA_ARRAY(c->scratch, bool, g.n + 1);
     g.stage = ARENA_ARRAY(c->scratch, uint32_t, g.n + 1);
     g.factor = ARENA_ARRAY(c->scratch, int32_t, g.n + 1);
@@ -532,6 +561,8 @@ enum status cuda_group(struct cuda_gen *c) {
     for (int d = 0; d < g.y->rank; d++) *(d < g.border ? &g.rows : &g.cols) *= g.y->dims[d];
     classify(&g);
     g.vec = g.turned_elem ? 16 / g.turned_elem : choose_vec(&g);
+    find_runs(&g);
+    TRY(check_parts(c, &g));
     g.fast = stores_few_bits(&g);
     g.exact = rounds_to_bytes(&g);
     choose_threads(&g);

@@ -35,6 +35,7 @@ struct group_gen {
     int64_t piece, pieces; /* TAIL */
     int ncolsum, nreduce;
     bool *uniform;   /* the same for all elements of a thread in a row: a plain variable */
+    bool *by_run;    /* .. or of each of its runs of `vec`: an array over these */
     bool *row_store; /* STORE of one value per row */
     uint32_t *stage; /* after that many exchanges of the row's threads */
     int32_t *factor; /* SUM of a product: the register of a row that is taken out of it, or -1 */
@@ -54,6 +55,13 @@ static inline const struct plan_view *access_view(const struct group_gen *g,
     return i->code == INSTR_LOAD || i->code == INSTR_RANDOM ? &g->l->in[i->slot]
                                                             : &g->l->out[i->slot];
 }
+/* How many neighbouring columns an access has in one place, by its last axes alone. */
+static inline int64_t group_repeats(const struct group_gen *g, uint32_t k) {
+    int64_t n = 1;
+    for (int d = g->y->rank - 1; d >= g->border && g->y->regs[k].strides[d] == 0; d--)
+        n *= g->y->dims[d];
+    return n;
+}
 /* Whether VEC neighbouring columns of access k are neighbours in memory and aligned. */
 bool group_packed(const struct group_gen *g, uint32_t k, int vec);
 /* LOADs that a kernel of one walk starts before it computes: fetched by `fetch`, see group.cu. */
@@ -61,7 +69,8 @@ static inline bool group_early(const struct group_gen *g, uint32_t k) {
     if (g->g->code.at[k].code != INSTR_LOAD || g->late) return false;
     bool moves = g->form == FORM_MAP;
     for (int d = 0; d < g->border; d++) moves |= g->y->regs[k].strides[d] != 0;
-    return moves && (g->uniform[k] ? g->form != FORM_MAP : group_packed(g, k, g->vec));
+    bool whole = group_packed(g, k, g->vec) || g->by_run[k];
+    return moves && (g->uniform[k] ? g->form != FORM_MAP : whole);
 }
 /* Bytes of a row that LOAD k keeps in shared memory (LONG). */
 static inline int64_t group_kept(const struct group_gen *g, uint32_t k) {
@@ -81,6 +90,7 @@ static inline int64_t group_walked(const struct group_gen *g, uint32_t k) {
 static inline int64_t group_ringed(const struct group_gen *g, uint32_t k) {
     if (!group_early(g, k)) return 0;
     int64_t size = (int64_t)dtype_size(access_view(g, &g->g->code.at[k])->dtype);
+    if (g->by_run[k]) return g->units * i64_max(size, 4); /* with its neighbours */
     return g->uniform[k] ? size : g->units * g->vec * size;
 }
 /* Whether STORE k goes through a tile (TILE). */

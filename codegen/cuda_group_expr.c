@@ -13,11 +13,26 @@ static bool moves(const struct group_gen *g, uint32_t k, bool inner) {
     return false;
 }
 
+/* The axes of the row or the column, less those that this access steps through as through one. */
+static int merged(const struct group_gen *g, uint32_t k, bool inner, int64_t *dims,
+                  int64_t *strides) {
+    int lo = inner ? g->border : 0, hi = inner ? g->y->rank : g->border, n = 0;
+    const int64_t *from = g->y->regs[k].strides;
+    for (int d = lo; d < hi; d++) {
+        if (n > 0 && strides[n - 1] == from[d] * g->y->dims[d]) {
+            dims[n - 1] *= g->y->dims[d], strides[n - 1] = from[d];
+            continue;
+        }
+        dims[n] = g->y->dims[d], strides[n++] = from[d];
+    }
+    return n;
+}
+
 /* "i / 64 % 8 * 512 + i % 64" as a function of the row or the column. */
 void expr_address_function(struct text *t, uint32_t k, bool inner) {
     const struct group_gen *g = t->g;
-    const int64_t *dims = g->y->dims, *strides = g->y->regs[k].strides;
-    int lo = inner ? g->border : 0, hi = inner ? g->y->rank : g->border;
+    int64_t dims[RANK_MAX], strides[RANK_MAX];
+    int lo = 0, hi = merged(g, k, inner, dims, strides);
     int64_t reach = 0, step = 1;
     if (!moves(g, k, inner)) return;
     for (int d = lo; d < hi; d++)
@@ -55,6 +70,10 @@ bool expr_last_fixed(const struct group_gen *g, uint32_t k) {
 /* A constant is written where it is used. */
 void expr_value(struct text *t, int32_t r, const char *index) {
     const struct group_instr *i = at(t, (uint32_t)r);
+    if (i->code != INSTR_CONST && t->g->by_run[r]) {
+        buf_printf(t->out, t->per_run ? "v%d[%s]" : "v%d[(%s) / VEC]", r, index);
+        return;
+    }
     if (i->code != INSTR_CONST) {
         buf_printf(t->out, t->g->uniform[r] ? "v%d" : "v%d[%s]", r, index);
         return;

@@ -18,6 +18,28 @@ void stmt_slot(struct text *t, uint32_t k, bool own) {
     buf_puts(t->out, ")");
 }
 
+static int run_bytes(const struct text *t, uint32_t k) {
+    int size = (int)dtype_size(access_view(t->g, at(t, k))->dtype);
+    return size < 4 ? 4 : size;
+}
+
+/* "(x.at + .. )": where the ring has what LOAD k brings for a run. */
+static void put_run_slot(struct text *t, uint32_t k) {
+    int64_t offset = 0;
+    for (uint32_t j = 0; j < k; j++)
+        if (t->need[j]) offset += group_ringed(t->g, j);
+    buf_printf(t->out, "(x.at + (%" PRId64 " + AT / VEC * %d) * THREADS + threadIdx.x * %d)",
+               offset, run_bytes(t, k), run_bytes(t, k));
+}
+
+void stmt_run_fetch(struct text *t, uint32_t k) {
+    buf_printf(t->out, "    RUNS copy_async<%d>(", run_bytes(t, k));
+    put_run_slot(t, k);
+    buf_printf(t->out, ", word_of(in%d + ", at(t, k)->slot);
+    expr_address(t, k, "col");
+    buf_puts(t->out, "));\n");
+}
+
 /* The same for a step of a LONG row. */
 void stmt_step_slot(struct text *t, uint32_t k) {
     int64_t offset = 0;
@@ -71,6 +93,70 @@ static void put_kept_load(struct text *t, uint32_t k) {
         buf_printf(t->out, "        unpack(v%u, p);\n    }\n", k);
     }
     t->kept[k] = true;
+}
+
+/* One number for each run. */
+static void put_run_load(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const bool early = t->early && group_early(t->g, k);
+    buf_printf(t->out, "    %s v%u[UNITS]INIT;\n    RUNS v%u[AT / VEC] = to_reg(",
+               register_type(t, k), k, k);
+    if (early && t->g->ring) {
+        buf_puts(t->out, "in_word(");
+        put_run_slot(t, k);
+        buf_printf(t->out, ", in%d + ", i->slot);
+        expr_address(t, k, "col");
+        buf_puts(t->out, "));\n");
+    } else if (early) {
+        buf_printf(t->out, "x.p%u[AT / VEC]);\n", k);
+    } else {
+        buf_printf(t->out, "in%d[", i->slot);
+        expr_address(t, k, "col");
+        buf_puts(t->out, "]);\n");
+    }
+}
+
+/* The largest or least number of the lanes that share a part of a row. */
+static void put_part(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *how = i->code == INSTR_PART_MAX ? "max_of" : "min_of";
+    buf_printf(t->out,
+               "    %s v%u[UNITS]INIT;\n    RUNS {\n        %s most = ", register_type(t, k), k,
+               register_type(t, k));
+    expr_value(t, i->a, "AT");
+    buf_puts(t->out, ";\n");
+    if (!t->g->by_run[i->a]) {
+        buf_printf(t->out, "        RUN(k) most = %s::join(most, ", how);
+        expr_value(t, i->a, "AT + k");
+        buf_puts(t->out, ");\n");
+    }
+    buf_printf(t->out,
+               "        v%u[AT / VEC] = lanes_reduce<%s, %" PRId64 " / VEC>(most);\n    }\n", k,
+               how, i->imm_int);
+}
+
+/* Registers that have one value for each run. */
+static void put_runs(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    if (i->code == INSTR_LOAD) {
+        put_run_load(t, k);
+        return;
+    }
+    if (instr_is_part(i->code)) {
+        put_part(t, k);
+        return;
+    }
+    buf_printf(t->out, "    %s v%u[UNITS]INIT;\n    ", register_type(t, k), k);
+    if (i->code == INSTR_IOTA) {
+        buf_printf(t->out, "RUNS v%u[AT / VEC] = ", k);
+        expr_iota(t, k, "col");
+    } else {
+        t->per_run = true;
+        buf_printf(t->out, "EACH_RUN(k) v%u[k] = ", k);
+        expr_elementwise(t, i);
+        t->per_run = false;
+    }
+    buf_puts(t->out, ";\n");
 }
 
 static void put_load(struct text *t, uint32_t k) {
@@ -132,9 +218,18 @@ void stmt_store(struct text *t, uint32_t k) {
         buf_puts(t->out, "));\n");
         return;
     }
+    if (group_repeats(t->g, k) > 1) { /* the first of the columns that share it */
+        buf_printf(t->out, "    RUNS if (col %% %" PRId64 " == 0) out%d[", group_repeats(t->g, k),
+                   i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
+        expr_value(t, a, "AT");
+        buf_puts(t->out, "));\n");
+        return;
+    }
     const bool turned = group_turned(t->g, k);
     if (turned || group_packed(t->g, k, t->g->vec)) {
-        bool plain = !t->g->uniform[a] && natural == from;
+        bool plain = !t->g->uniform[a] && !t->g->by_run[a] && natural == from;
         if (!plain) {
             buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
             expr_operand(t, a);
@@ -200,18 +295,42 @@ static bool put_gelu_part(struct text *t, uint32_t k) {
 static bool put_rounded(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     if (i->code != OP_cast || i->dtype != DT_f32 || (enum dtype)i->imm_int != DT_bf16) return false;
-    if (t->g->uniform[i->a] || at(t, (uint32_t)i->a)->code == INSTR_CONST) return false;
+    if (t->g->uniform[i->a] || t->g->by_run[i->a]) return false;
+    if (at(t, (uint32_t)i->a)->code == INSTR_CONST) return false;
     if (at(t, (uint32_t)i->a)->dtype != DT_f32) return false;
     buf_printf(t->out, "    float v%u[E];\n    narrow_bf16<E>(v%u, v%d);\n", k, k, i->a);
+    return true;
+}
+
+/* Quotients by a number for each run. */
+static bool put_run_quotients(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    for (int form = 0; form < 2; form++) {
+        if (form == 0) {
+            buf_printf(t->out,
+                       "    float v%u[E]INIT;\n    RUNS {\n        const float inverse = "
+                       "op_inverse(",
+                       k);
+            expr_value(t, i->b, "AT");
+            buf_puts(t->out, ");\n        if (inverse != 0.0f)\n");
+        }
+        buf_printf(t->out, "%s            RUN(k) v%u[AT + k] = %s(", form ? "        else\n" : "",
+                   k, form ? "op_div" : "op_div_by");
+        expr_value(t, i->a, "AT + k");
+        buf_puts(t->out, ", ");
+        expr_value(t, i->b, "AT");
+        buf_puts(t->out, form ? ");\n    }\n" : ", inverse);\n");
+    }
     return true;
 }
 
 /* Quotients by one number that become codes. */
 static bool put_quotients(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
-    if (i->code != OP_div || i->dtype != DT_f32 || !t->g->exact || !t->g->uniform[i->b])
+    if (i->code != OP_div || i->dtype != DT_f32 || !t->g->exact || t->g->uniform[i->a])
         return false;
-    if (t->g->uniform[i->a]) return false;
+    if (t->g->by_run[i->b]) return put_run_quotients(t, k);
+    if (!t->g->uniform[i->b]) return false;
     buf_printf(t->out, "    float v%u[E];\n    const float i%u = op_inverse(", k, k);
     expr_operand(t, i->b);
     buf_printf(t->out, ");\n    if (i%u != 0.0f)\n        EACH(k) v%u[k] = op_div_by(", k, k);
@@ -228,6 +347,10 @@ static bool put_quotients(struct text *t, uint32_t k) {
 
 void stmt_array(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
+    if (t->g->by_run[k]) {
+        put_runs(t, k);
+        return;
+    }
     if (put_quotients(t, k)) return;
     if (put_all_but_one(t, k) || put_gelu_part(t, k) || put_rounded(t, k)) return;
     const char *type = register_type(t, k);

@@ -241,6 +241,10 @@ static void put_ring(struct text *t) {
                      "DEV void fetch(PARAMS, IDX row, IDX lane, raw &x) {\n");
     for (uint32_t k = 0; k < g->n; k++) {
         if (!t->need[k] || !group_early(g, k)) continue;
+        if (g->by_run[k]) {
+            stmt_run_fetch(t, k);
+            continue;
+        }
         if (g->uniform[k])
             buf_printf(t->out, "    copy_async<%d>(",
                        (int)dtype_size(access_view(g, at(t, k))->dtype));
@@ -267,18 +271,20 @@ static void put_raw(struct text *t) {
         const char *type = cuda_memory_type(access_view(g, at(t, k))->dtype);
         if (g->uniform[k])
             buf_printf(t->out, "    %s p%u;\n", type, k);
+        else if (g->by_run[k])
+            buf_printf(t->out, "    %s p%u[UNITS];\n", type, k);
         else
             buf_printf(t->out, "    packs<%s, VEC> p%u[UNITS];\n", type, k);
     }
     buf_puts(t->out, "};\nDEV void fetch(PARAMS, IDX row, IDX lane, raw &x) {\n");
     for (uint32_t k = 0; k < g->n; k++) {
         if (!t->need[k] || !group_early(g, k)) continue;
-        buf_printf(t->out,
-                   g->uniform[k] ? "    x.p%u = in%d["
-                                 : "    RUNS fetch_pack(x.p%u[AT / VEC], in%d + ",
-                   k, at(t, k)->slot);
+        const char *form = g->uniform[k]  ? "    x.p%u = in%d["
+                           : g->by_run[k] ? "    RUNS x.p%u[AT / VEC] = in%d["
+                                          : "    RUNS fetch_pack(x.p%u[AT / VEC], in%d + ";
+        buf_printf(t->out, form, k, at(t, k)->slot);
         expr_address(t, k, g->uniform[k] ? "0" : "col");
-        buf_puts(t->out, g->uniform[k] ? "];\n" : ");\n");
+        buf_puts(t->out, g->uniform[k] || g->by_run[k] ? "];\n" : ");\n");
     }
     buf_puts(t->out, "}\n");
 }

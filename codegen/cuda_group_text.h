@@ -15,7 +15,8 @@ struct text {
     bool *done; /* of one walk: written by now */
     bool *held; /* COLUMNS: the same for all rows; hN of the state */
     bool holding;
-    bool early; /* what group_early says is in x already */
+    bool per_run; /* index k counts runs, not elements */
+    bool early;   /* what group_early says is in x already */
 };
 
 static inline const struct group_instr *at(const struct text *t, uint32_t k) {
@@ -51,6 +52,8 @@ void expr_random(struct text *t, uint32_t k, const char *index);
 /* "(x.at + 32 * THREADS)": where the ring has LOAD k; of this thread when `own`. */
 void stmt_slot(struct text *t, uint32_t k, bool own);
 void stmt_step_slot(struct text *t, uint32_t k);
+/* The number of each run, with what lies beside it in 4 bytes, on its way to the ring. */
+void stmt_run_fetch(struct text *t, uint32_t k);
 void stmt_uniform(struct text *t, uint32_t k); /* one value */
 void stmt_array(struct text *t, uint32_t k);   /* all elements of a thread */
 void stmt_store(struct text *t, uint32_t k);

@@ -13,8 +13,8 @@ static bool only_moves(const struct plan_group *g, const struct plan_launch *l) 
 }
 
 struct transposition {
-    int64_t elem, rows, cols, batch;
-    int64_t x_pitch, y_pitch, x_batch, y_batch;
+    int64_t elem, rows, cols, x_pitch, y_pitch;
+    int64_t batch[2], x_batch[2], y_batch[2]; /* outer, inner */
     bool aligned;
 };
 
@@ -26,36 +26,37 @@ static int unit_axis(const struct group_layout *y, const int64_t *strides) {
 }
 
 static bool is_aligned(const struct plan *p, const struct plan_view *v,
-                       const struct transposition *t, int64_t pitch, int64_t batch) {
+                       const struct transposition *t, int64_t pitch, const int64_t *batch) {
     enum { LINE = 16 };
     int64_t at = p->buffers.at[v->buffer.i].offset + v->offset * t->elem;
-    return at % LINE == 0 && pitch * t->elem % LINE == 0 && batch * t->elem % LINE == 0;
+    bool ok = at % LINE == 0 && pitch * t->elem % LINE == 0;
+    for (int b = 0; b < 2; b++) ok &= batch[b] * t->elem % LINE == 0;
+    return ok;
 }
 
-/* y->dims without those of size 1 are [batch,] r and c in some order. */
+/* y->dims without those of size 1 are up to two of batch, r and c in some order. */
 static bool find(const struct plan *p, const struct plan_launch *l, const struct group_layout *y,
                  struct transposition *t) {
     const int64_t *from = y->regs[0].strides, *to = y->regs[1].strides;
-    int c = unit_axis(y, to), r = unit_axis(y, from), b = -1;
+    int c = unit_axis(y, to), r = unit_axis(y, from), n = 2;
     if (c < 0 || r < 0 || c == r) return false;
-    for (int d = 0; d < y->rank; d++) {
-        if (d == c || d == r || y->dims[d] == 1) continue;
-        if (b >= 0) return false;
-        b = d;
-    }
     *t = (struct transposition){.elem = (int64_t)dtype_size(l->in[0].dtype),
                                 .rows = y->dims[r],
                                 .cols = y->dims[c],
-                                .batch = b < 0 ? 1 : y->dims[b],
+                                .batch = {1, 1},
                                 .x_pitch = from[c],
-                                .y_pitch = to[r],
-                                .x_batch = b < 0 ? 0 : from[b],
-                                .y_batch = b < 0 ? 0 : to[b]};
+                                .y_pitch = to[r]};
+    for (int d = y->rank - 1; d >= 0; d--) {
+        if (d == c || d == r || y->dims[d] == 1) continue;
+        if (n == 0 || from[d] < 0 || to[d] < 0) return false;
+        n--;
+        t->batch[n] = y->dims[d], t->x_batch[n] = from[d], t->y_batch[n] = to[d];
+    }
     int64_t line = 16 / t->elem;
     t->aligned = is_aligned(p, &l->in[0], t, t->x_pitch, t->x_batch) &&
                  is_aligned(p, &l->out[0], t, t->y_pitch, t->y_batch) && t->rows % line == 0 &&
                  t->cols % line == 0;
-    return t->elem <= 4 && t->x_pitch > 0 && t->y_pitch > 0 && t->x_batch >= 0 && t->y_batch >= 0;
+    return t->elem <= 4 && t->x_pitch > 0 && t->y_pitch > 0;
 }
 
 bool cuda_transposes(const struct cuda_gen *c, const struct plan_group *g,
@@ -63,8 +64,9 @@ bool cuda_transposes(const struct cuda_gen *c, const struct plan_group *g,
     enum { GRID_MAX = 65535, LEAST = 32 };
     struct transposition t;
     if (!only_moves(g, c->l) || !find(c->p, c->l, y, &t)) return false;
-    int64_t tile = t.aligned ? 128 / t.elem : UNALIGNED_TILE;
-    return t.batch <= GRID_MAX && ceil_div(t.cols, tile) <= GRID_MAX &&
+    int64_t tile = t.aligned ? 128 / t.elem : UNALIGNED_TILE, batch;
+    if (__builtin_mul_overflow(t.batch[0], t.batch[1], &batch)) return false;
+    return batch <= GRID_MAX && ceil_div(t.cols, tile) <= GRID_MAX &&
            (t.aligned || (t.rows >= LEAST && t.cols >= LEAST));
 }
 
@@ -76,10 +78,15 @@ enum status cuda_transpose(struct cuda_gen *c, const struct group_layout *y) {
     cuda_define(c, "COLS", t.cols);
     cuda_define(c, "X_PITCH", t.x_pitch);
     cuda_define(c, "Y_PITCH", t.y_pitch);
-    cuda_define(c, "X_BATCH", t.x_batch);
-    cuda_define(c, "Y_BATCH", t.y_batch);
+    cuda_define(c, "X_BATCH", t.x_batch[1]);
+    cuda_define(c, "Y_BATCH", t.y_batch[1]);
+    if (t.batch[0] > 1) {
+        cuda_define(c, "BATCH", t.batch[1]);
+        cuda_define(c, "X_OUTER", t.x_batch[0]);
+        cuda_define(c, "Y_OUTER", t.y_batch[0]);
+    }
     cuda_define(c, "ALIGNED", t.aligned);
     int64_t tile = t.aligned ? 128 / t.elem : UNALIGNED_TILE;
     return cuda_call(c, "transpose.cu", "transpose", ceil_div(t.rows, tile), ceil_div(t.cols, tile),
-                     t.batch, THREADS, 0);
+                     t.batch[0] * t.batch[1], THREADS, 0);
 }

@@ -304,11 +304,12 @@ static bool join(struct cg *c, const uint32_t *set, uint32_t nset, node_id n) {
         const struct unit *u = &c->units.at[set[k]];
         total += u->nodes.n;
         if (phase(c, (node_id){u->nodes.at[0]}) != want) return false;
-        if (k > 0 && !space_merge(&sp, &u->space, &sp)) return false;
+        if (k > 0 && !space_merge(&sp, &u->space, fuses_as_gpu(c), &sp)) return false;
     }
     int64_t count = n.i != 0 ? loop_count(c, n) : sp.count;
     if (total > UNIT_NODES_MAX || sp.count == 0) return false;
-    if (count != sp.count && !(sp.has_row && count == space_rows(&sp))) return false;
+    bool rows = sp.has_row && count == space_rows(&sp);
+    if (count != sp.count && !rows && count != space_parts(&sp)) return false;
     if (makes_cycle(c, set, nset, n)) return false;
 
     uint32_t *nodes = ARENA_ARRAY(c->scratch, uint32_t, total), at = 0;

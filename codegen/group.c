@@ -38,6 +38,13 @@ static uint32_t row_mask(const struct emit *e) {
     return mask;
 }
 
+static uint32_t part_mask(const struct emit *e) {
+    uint32_t mask = 0;
+    for (int k = 0; k < e->space.n; k++)
+        if (e->space.part[k]) mask |= 1u << k;
+    return mask;
+}
+
 /* Arithmetic without further attributes gives one number however often it is asked for. */
 static bool repeats(const struct group_instr *i, const struct group_instr *old) {
     if (i->code >= OP_COUNT || i->code == OP_cast || i->code == OP_gelu || i->code == OP_mod)
@@ -56,6 +63,7 @@ int32_t emit_op(struct emit *e, int code, enum dtype reg_type, int32_t a, int32_
     if (b >= 0) moves |= e->moves.at[b];
     if (c >= 0) moves |= e->moves.at[c];
     if (code >= INSTR_SUM && code <= INSTR_PROD) moves &= ~row_mask(e);
+    if (instr_is_part((unsigned)code)) moves &= ~part_mask(e);
     return add_instr(e, i, moves);
 }
 
@@ -77,6 +85,10 @@ void emit_define(struct emit *e, val_id v, const struct map_to *m, int32_t reg) 
 
 bool emit_varies(const struct emit *e, int32_t a) {
     return (e->moves.at[a] & row_mask(e)) != 0;
+}
+
+bool emit_varies_in_part(const struct emit *e, int32_t a) {
+    return (e->moves.at[a] & part_mask(e)) != 0;
 }
 
 /* A copy that has an element for each place in the row although its operand has not. */
@@ -342,13 +354,15 @@ enum fit emit_members(struct emit *e, const uint32_t *nodes, uint32_t n) {
             m = space_identity(&e->space);
         else if (e->space.has_row && count == space_rows(&e->space))
             m = space_row_map(&e->space);
+        else if (count == space_parts(&e->space))
+            m = space_part_map(&e->space);
         else
             memset(&m, 0, sizeof m); /* a reduction decides by itself */
         enum fit f;
         const struct op_info *info = op_info((enum op)graph_node(g, id)->op);
         if (info->traits & EW) {
-            if (count != e->space.count && !(e->space.has_row && count == space_rows(&e->space)))
-                return FIT_NO;
+            bool rows = e->space.has_row && count == space_rows(&e->space);
+            if (count != e->space.count && !rows && count != space_parts(&e->space)) return FIT_NO;
             int32_t reg;
             f = emit_ew(e, id, &m, &reg);
             if (f == FIT_OK) emit_define(e, v, &m, reg);
@@ -366,14 +380,17 @@ static bool emit_all(struct emit *e, const uint32_t *nodes, uint32_t n) {
         emit_reset(e);
         enum fit f = emit_members(e, nodes, n);
         if (f == FIT_OK) return true;
+        if (f == FIT_AGAIN) continue;
         if (f == FIT_NO || !space_split(&e->space, e->want)) return false;
     }
     return false;
 }
 
 static bool has_reduction(const struct emit *e) {
-    for (uint32_t k = 0; k < e->code.n; k++)
-        if (e->code.at[k].code >= INSTR_SUM && e->code.at[k].code <= INSTR_PROD) return true;
+    for (uint32_t k = 0; k < e->code.n; k++) {
+        unsigned code = e->code.at[k].code;
+        if ((code >= INSTR_SUM && code <= INSTR_PROD) || instr_is_part(code)) return true;
+    }
     return false;
 }
 
@@ -386,7 +403,7 @@ static bool feeds_row(const struct emit *e) {
         const struct group_instr *i = &e->code.at[k];
         int32_t r[3] = {i->a, i->b, i->c};
         for (int q = 0; q < 3; q++) dep[k] |= r[q] >= 0 && dep[r[q]];
-        if (dep[k] && (e->moves.at[k] & row)) found = true;
+        if ((dep[k] && (e->moves.at[k] & row)) || instr_is_part(i->code)) found = true;
         if (i->code >= INSTR_SUM && i->code <= INSTR_PROD) {
             found |= dep[k];
             dep[k] = true;

@@ -18,11 +18,13 @@ struct space {
     int64_t ext[RANK_MAX];
     bool row[RANK_MAX]; /* valid when has_row: the axis is reduced over or part of a row */
     bool has_row;
+    bool part[RANK_MAX]; /* valid when has_part: the last axes of a row, which is cut into parts */
+    bool has_part;
 };
 struct map_to {
     int64_t off, s[RANK_MAX];
 };
-enum fit { FIT_OK, FIT_SPLIT, FIT_NO };
+enum fit { FIT_OK, FIT_SPLIT, FIT_NO, FIT_AGAIN /* the space has changed otherwise */ };
 /* Which axis must be split so that its inner part has `inner` points. */
 struct split {
     int axis;
@@ -32,11 +34,17 @@ void space_init(struct space *sp, int64_t count);
 void space_from_dims(struct space *sp, const int64_t *dims, int rank);
 bool space_split(struct space *sp, struct split s); /* false: no axis left or not divisible */
 int64_t space_rows(const struct space *sp);
-/* The common refinement of two spaces of one count; false when there is none. */
-bool space_merge(const struct space *a, const struct space *b, struct space *out);
+int64_t space_parts(const struct space *sp); /* of all rows; -1: rows have no parts */
+/* Rows of the axes `row` whose parts are those of the axes `part`; false: not the last ones of a
+ * row, or not as many elements as a group's program can reduce over (PART_LENGTH_MAX). */
+bool space_nest(struct space *sp, const bool *row, const bool *part);
+/* The common refinement of two spaces of one count; false when there is none. Where `nest` allows
+ * it, the rows of one may be parts of the other's. */
+bool space_merge(const struct space *a, const struct space *b, bool nest, struct space *out);
 struct map_to space_identity(const struct space *sp);
-struct map_to space_row_map(const struct space *sp); /* one element per row */
-struct map_to space_col_map(const struct space *sp); /* one element per place in a row */
+struct map_to space_row_map(const struct space *sp);  /* one element per row */
+struct map_to space_part_map(const struct space *sp); /* one element per part of a row */
+struct map_to space_col_map(const struct space *sp);  /* one element per place in a row */
 /* Axis k of the map moves along dims[dim_of[k]] (-1: it does not move). */
 enum fit space_dims(const struct space *sp, const struct map_to *m, const int64_t *dims, int rank,
                     int dim_of[RANK_MAX], struct split *want);
@@ -101,6 +109,12 @@ struct cg {
     uint32_t loss_node; /* 0: no loss output */
 };
 
+/* Whether groups may store transposes of their results (tile.c), and reduce over parts of rows as
+ * well: both cost a CPU more than one more launch. */
+static inline bool fuses_as_gpu(const struct cg *c) {
+    return (c->o->cuda_arch != 0 || c->o->as_gpu) && !c->o->no_fusion;
+}
+
 static inline int type_dims(const struct type *t, int64_t out[RANK_MAX]) {
     for (int i = 0; i < t->rank; i++) out[i] = t->dims[i];
     return t->rank;
@@ -143,7 +157,7 @@ struct col_result {
 struct out_slot {
     int32_t reg;
     int code;              /* INSTR_STORE or INSTR_COLSUM */
-    bool row;              /* one element per row */
+    uint32_t single;       /* bit k: one element for all places along axis k */
     struct plan_view view; /* strides per axis of the space */
 };
 struct late_copy {
@@ -169,6 +183,7 @@ struct emit {
 /* The register that holds value v under map m. */
 int32_t emit_spread(struct emit *e, int32_t a); /* made to vary along the row */
 bool emit_varies(const struct emit *e, int32_t a);
+bool emit_varies_in_part(const struct emit *e, int32_t a);
 enum fit emit_value(struct emit *e, val_id v, const struct map_to *m, int32_t *reg);
 int32_t emit_op(struct emit *e, int code, enum dtype reg_type, int32_t a, int32_t b, int32_t c);
 int32_t emit_const(struct emit *e, enum dtype reg_type, double x);

@@ -76,10 +76,35 @@ static int32_t reduce_row(struct emit *e, int code, enum dtype r, int32_t a) {
     return emit_op(e, code == INSTR_SUM ? OP_mul : OP_pow, r, a, k, -1);
 }
 
-/* Make the rows of the space the axes marked. */
+/* Make the rows of the space the axes marked; those that it has may become parts of them. */
 static enum fit want_rows(struct emit *e, const bool *mark) {
-    if (!e->space.has_row) set_rows(&e->space, mark, false);
-    return rows_match(&e->space, mark, true) ? FIT_OK : FIT_NO;
+    struct space *sp = &e->space;
+    if (!sp->has_row) set_rows(sp, mark, false);
+    if (rows_match(sp, mark, true)) return FIT_OK;
+    bool nests = fuses_as_gpu(e->c) && !sp->has_part && space_nest(sp, mark, sp->row);
+    return nests ? FIT_AGAIN : FIT_NO;
+}
+
+/* Whether the axes marked are, or become, the parts of the rows. */
+static bool are_parts(struct emit *e, const bool *mark) {
+    struct space *sp = &e->space;
+    if (!sp->has_row || rows_match(sp, mark, true) || !fuses_as_gpu(e->c)) return false;
+    if (!sp->has_part) return space_nest(sp, sp->row, mark);
+    for (int k = 0; k < sp->n; k++)
+        if (sp->part[k] != mark[k]) return false;
+    return true;
+}
+
+/* The largest or least number of each part. */
+static void reduce_parts(struct emit *e, enum op op, enum dtype t, int32_t a, val_id y) {
+    struct map_to parts = space_part_map(&e->space);
+    if (emit_varies_in_part(e, a)) {
+        int code = op == OP_reduce_max ? INSTR_PART_MAX : INSTR_PART_MIN;
+        int64_t n = e->space.count / space_parts(&e->space);
+        a = emit_op(e, code, register_type(t), emit_spread(e, a), -1, -1);
+        e->code.at[a].imm_int = n;
+    }
+    emit_define(e, y, &parts, a);
 }
 
 /* ---- reductions ---------------------------------------------------------------------------- */
@@ -145,6 +170,10 @@ static enum fit member_reduce(struct emit *e, node_id n, const struct map_to *m)
         if (r == DT_i64) return FIT_NO;
         struct col_result col = {y.i, emit_spread(e, a)};
         vec_push(e->c->scratch, &e->cols, col);
+        return FIT_OK;
+    }
+    if ((op == OP_reduce_max || op == OP_reduce_min) && r == DT_f32 && are_parts(e, mark)) {
+        reduce_parts(e, op, t->dtype, a, y);
         return FIT_OK;
     }
     f = want_rows(e, mark);

@@ -21,11 +21,12 @@ bool space_split(struct space *sp, struct split s) {
     int64_t e = sp->ext[s.axis];
     if (s.inner <= 1 || s.inner >= e || e % s.inner != 0) return false;
     for (int k = sp->n; k > s.axis + 1; k--)
-        sp->ext[k] = sp->ext[k - 1], sp->row[k] = sp->row[k - 1];
+        sp->ext[k] = sp->ext[k - 1], sp->row[k] = sp->row[k - 1], sp->part[k] = sp->part[k - 1];
     sp->n++;
     sp->ext[s.axis] = e / s.inner;
     sp->ext[s.axis + 1] = s.inner;
     sp->row[s.axis + 1] = sp->row[s.axis];
+    sp->part[s.axis + 1] = sp->part[s.axis];
     return true;
 }
 
@@ -34,6 +35,54 @@ int64_t space_rows(const struct space *sp) {
     for (int k = 0; k < sp->n; k++)
         if (!sp->row[k]) n *= sp->ext[k];
     return n;
+}
+
+int64_t space_parts(const struct space *sp) {
+    int64_t n = 1;
+    for (int k = 0; k < sp->n; k++)
+        if (!sp->part[k]) n *= sp->ext[k];
+    return sp->has_part ? n : -1;
+}
+
+bool space_nest(struct space *sp, const bool *row, const bool *part) {
+    int64_t n = 1;
+    bool behind = true, less = false;
+    for (int k = sp->n - 1; k >= 0; k--) {
+        if (part[k] && (!row[k] || !behind)) return false;
+        if (part[k]) n *= sp->ext[k];
+        if (!row[k] || part[k]) continue;
+        behind = false;
+        less |= sp->ext[k] > 1;
+    }
+    if (!less || n < PART_LENGTH_MIN || n > PART_LENGTH_MAX || (n & (n - 1)) != 0) return false;
+    bool rows[RANK_MAX], parts[RANK_MAX];
+    for (int k = 0; k < sp->n; k++) rows[k] = row[k], parts[k] = part[k];
+    for (int k = 0; k < sp->n; k++) sp->row[k] = rows[k], sp->part[k] = parts[k];
+    sp->has_row = sp->has_part = true;
+    return true;
+}
+
+static bool same_axes(const bool *a, const bool *b, int n) {
+    for (int k = 0; k < n; k++)
+        if (a[k] != b[k]) return false;
+    return true;
+}
+
+/* Rows and parts of both, whose axes are the same. */
+static bool merge_rows(const struct space *x, const struct space *y, bool nest, struct space *out) {
+    if (!x->has_row || !y->has_row) {
+        *out = x->has_row ? *x : *y;
+        return true;
+    }
+    if (same_axes(x->row, y->row, x->n)) {
+        *out = x->has_part ? *x : *y;
+        return !x->has_part || !y->has_part || same_axes(x->part, y->part, x->n);
+    }
+    const struct space *small = space_rows(x) > space_rows(y) ? x : y, *big = small == x ? y : x;
+    *out = *big;
+    if (!nest || small->has_part) return false;
+    if (big->has_part) return same_axes(big->part, small->row, x->n);
+    return space_nest(out, big->row, small->row);
 }
 
 /* Split `a` so that each axis boundary of `b` is one of `a`. */
@@ -52,15 +101,11 @@ static bool refine(struct space *a, const struct space *b) {
     return true;
 }
 
-bool space_merge(const struct space *a, const struct space *b, struct space *out) {
+bool space_merge(const struct space *a, const struct space *b, bool nest, struct space *out) {
     if (a->count != b->count) return false;
     struct space x = *a, y = *b;
     if (a->count > 1 && (!refine(&x, &y) || !refine(&y, &x) || x.n != y.n)) return false;
-    if (x.has_row && y.has_row)
-        for (int k = 0; k < x.n; k++)
-            if (x.row[k] != y.row[k]) return false;
-    *out = x.has_row ? x : y;
-    return true;
+    return merge_rows(&x, &y, nest, out);
 }
 
 void dims_strides(const int64_t *dims, int rank, int64_t *strides) {
@@ -88,6 +133,17 @@ struct map_to space_identity(const struct space *sp) {
 
 struct map_to space_row_map(const struct space *sp) {
     return partial_map(sp, true, false);
+}
+
+struct map_to space_part_map(const struct space *sp) {
+    struct map_to m = {0};
+    int64_t s = 1;
+    for (int k = sp->n - 1; k >= 0; k--) {
+        if (sp->part[k]) continue;
+        m.s[k] = s;
+        s *= sp->ext[k];
+    }
+    return m;
 }
 
 struct map_to space_col_map(const struct space *sp) {

@@ -7,12 +7,12 @@
 
 /* ---- stores -------------------------------------------------------------------------------- */
 static enum fit add_store(struct emit *e, int code, int32_t reg, const struct map_to *m,
-                          const struct plan_view *dest, bool row) {
+                          const struct plan_view *dest, uint32_t single) {
     struct map_to at;
     enum fit f = space_remap(&e->space, m, dest->dims, dest->rank, dest->strides, dest->offset, &at,
                              &e->want);
     if (f != FIT_OK) return f;
-    struct out_slot o = {.reg = reg, .code = code, .row = row};
+    struct out_slot o = {.reg = reg, .code = code, .single = single};
     o.view = (struct plan_view){.buffer = dest->buffer, .dtype = dest->dtype, .offset = at.off};
     for (int k = 0; k < e->space.n; k++) o.view.strides[k] = at.s[k];
     vec_push(e->c->scratch, &e->out, o);
@@ -20,28 +20,34 @@ static enum fit add_store(struct emit *e, int code, int32_t reg, const struct ma
 }
 
 static enum fit store_register(struct emit *e, int code, int32_t reg, const struct map_to *m,
-                               val_id v, bool row) {
+                               val_id v, uint32_t single) {
     struct cg *c = e->c;
     struct plan_view dest = result_view(c, v);
-    enum fit f = add_store(e, code, reg, m, &dest, row);
+    enum fit f = add_store(e, code, reg, m, &dest, single);
     if (f != FIT_NO) return f;
     struct late_copy late = {.to = dest};
     late.from = buffer_view(c, buffer_add(c, BUF_TEMP, USE_ACTIVATIONS, val_type(c->g, v)));
     vec_push(c->scratch, &e->late, late);
-    return add_store(e, code, reg, m, &late.from, row);
+    return add_store(e, code, reg, m, &late.from, single);
 }
 
 static enum fit store_value(struct emit *e, val_id v) {
     for (uint32_t k = 0; k < e->cols.n; k++)
         if (e->cols.at[k].value == v.i) {
             struct map_to m = space_col_map(&e->space);
-            return store_register(e, INSTR_COLSUM, e->cols.at[k].reg, &m, v, false);
+            return store_register(e, INSTR_COLSUM, e->cols.at[k].reg, &m, v, 0);
         }
-    bool row = type_count(val_type(e->c->g, v)) != e->space.count;
-    struct map_to m = row ? space_row_map(&e->space) : space_identity(&e->space);
+    const struct space *sp = &e->space;
+    int64_t count = type_count(val_type(e->c->g, v));
+    bool whole = count == sp->count, part = !whole && count == space_parts(sp);
+    if (part && count == space_rows(sp)) part = false;
+    struct map_to m = whole ? space_identity(sp) : part ? space_part_map(sp) : space_row_map(sp);
+    uint32_t single = 0;
+    for (int k = 0; k < sp->n && !whole; k++)
+        if (part ? sp->part[k] : sp->row[k]) single |= 1u << k;
     for (uint32_t k = 0; k < e->memo.n; k++)
-        if (e->memo.at[k].value == v.i && map_equal(&e->space, &e->memo.at[k].map, &m))
-            return store_register(e, INSTR_STORE, e->memo.at[k].reg, &m, v, row);
+        if (e->memo.at[k].value == v.i && map_equal(sp, &e->memo.at[k].map, &m))
+            return store_register(e, INSTR_STORE, e->memo.at[k].reg, &m, v, single);
     return FIT_NO;
 }
 
@@ -173,8 +179,9 @@ static bool feeds_row(const struct emit *e, const struct plan_group *g, bool *re
         if (i->c >= 0) dep[k] |= dep[i->c];
         bool reduction = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
         if (dep[k] && (i->span == SPAN_ALL || reduction)) found = true;
-        if (i->code == INSTR_COLSUM) found = true;
+        if (i->code == INSTR_COLSUM || instr_is_part(i->code)) found = true;
         if (reduction) dep[k] = *reduces = true;
+        *reduces |= instr_is_part(i->code);
     }
     return found;
 }
@@ -201,7 +208,8 @@ static struct plan_launch *write_launch(struct emit *e, str_id origin) {
     for (uint32_t k = 0; k < e->out.n; k++) {
         const struct out_slot *o = &e->out.at[k];
         out[k] = final_view(&o->view, &x, o->code == INSTR_COLSUM ? x.n - x.inner : 0);
-        for (int j = x.n - x.inner; o->row && j < x.n; j++) out[k].dims[j] = 1;
+        for (int j = x.n - x.inner; o->code == INSTR_STORE && j < x.n; j++)
+            if (x.from[j] >= 0 && o->single >> x.from[j] & 1) out[k].dims[j] = 1;
         cost.bytes_written += touched(&out[k]);
     }
     group_id id = {p->groups.n};
@@ -242,6 +250,7 @@ enum status group_emit(struct cg *c, uint32_t unit) {
         enum fit f = emit_members(&e, u->nodes.at, u->nodes.n);
         if (f == FIT_OK) f = store_members(&e, u->nodes.at, u->nodes.n);
         if (f == FIT_OK) break;
+        if (f == FIT_AGAIN) continue;
         enum status s = ST_OK;
         if (f == FIT_NO && copy_stuck(c, e.stuck, &s)) continue;
         if (s != ST_OK) return s;
@@ -278,7 +287,7 @@ enum status group_convert(struct cg *c, const struct plan_view *from, const stru
     for (int k = 0; k < e.space.n; k++) slot.view.strides[k] = at.s[k];
     int32_t reg = emit_slot(&e, &slot);
     reg = as_register(&e, reg, dest->dtype);
-    CHECK(c->ctx, add_store(&e, INSTR_STORE, reg, &m, dest, false) == FIT_OK);
+    CHECK(c->ctx, add_store(&e, INSTR_STORE, reg, &m, dest, 0) == FIT_OK);
     write_launch(&e, origin);
     return ST_OK;
 }
@@ -293,7 +302,7 @@ enum status group_copy(struct cg *c, val_id v, const struct plan_view *dest, str
         int32_t reg;
         enum fit f = emit_value(&e, v, &m, &reg);
         if (f == FIT_OK) reg = as_register(&e, reg, dest->dtype);
-        if (f == FIT_OK) f = add_store(&e, INSTR_STORE, reg, &m, dest, false);
+        if (f == FIT_OK) f = add_store(&e, INSTR_STORE, reg, &m, dest, 0);
         if (f == FIT_OK) break;
         enum status s = ST_OK;
         if (f == FIT_NO && e.stuck.i != v.i && copy_stuck(c, e.stuck, &s)) continue;
@@ -312,7 +321,7 @@ enum status group_fill(struct cg *c, double x, const struct plan_view *dest, str
     emit_reset(&e);
     struct map_to m = space_identity(&e.space);
     int32_t reg = emit_scalar(&e, dest->dtype, x, (int64_t)x);
-    CHECK(c->ctx, add_store(&e, INSTR_STORE, reg, &m, dest, false) == FIT_OK);
+    CHECK(c->ctx, add_store(&e, INSTR_STORE, reg, &m, dest, 0) == FIT_OK);
     write_launch(&e, origin);
     return ST_OK;
 }

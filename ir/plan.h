@@ -75,7 +75,8 @@ int64_t view_count(const struct plan_view *v);
  * along the row.
  *
  *   MAP   no reduction: elements are independent.
- *   ROW   reductions along rows, whose results may be used by later instructions of the same row.
+ *   ROW   reductions along rows or parts of rows, whose results may be used by later instructions
+ * of the same row.
  *   TAIL  as ROW, but no SPAN_ALL instruction depends on a reduction: a row may be cut into fixed
  * pieces whose partial results are combined in order (few long rows); what depends on the results
  * is SPAN_ROW and runs once per row. COLSUM adds a register over all rows into an output of the
@@ -95,14 +96,20 @@ enum instr_code {
     INSTR_RANDOM, /* uniform [0,1): Philox4x32-10, key = operand `slot` (i64 scalar), counter =
                      (row-major element index in the iteration space, stream imm_int) */
     INSTR_STORE,  /* register a -> result view `slot`, same iteration space (row values: the
-                     view's inner strides are 0 and its inner dims 1) */
+                     view's inner strides are 0 and its inner dims 1; values that are the same for
+                     all of a part of a row: those of its last axes, which make up such a part) */
     INSTR_SUM,
     INSTR_MAX,
     INSTR_MIN,
     INSTR_PROD,   /* along the row: SPAN_ALL a -> SPAN_ROW */
     INSTR_COLSUM, /* SPAN_ALL a, summed over rows -> result view `slot` of the row's dims */
+    INSTR_PART_MAX,
+    INSTR_PART_MIN, /* of each part of a row: imm_int neighbours, a power of two of
+                       PART_LENGTH_MAX that
+                       divides the row; SPAN_ALL a -> SPAN_ALL, the same for all of a part */
     INSTR_COUNT
 };
+enum { PART_LENGTH_MIN = 8, PART_LENGTH_MAX = 32 };
 struct group_instr {
     uint16_t code;
     uint8_t dtype;   /* register type: DT_f32, DT_f64, DT_i64 or DT_bool */
@@ -113,6 +120,9 @@ struct group_instr {
     double imm, imm2;
     int64_t imm_int;
 };
+static inline bool instr_is_part(unsigned code) {
+    return code == INSTR_PART_MAX || code == INSTR_PART_MIN;
+}
 struct plan_group {
     enum group_mode mode;
     int rank, inner;

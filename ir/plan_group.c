@@ -65,6 +65,27 @@ static const struct plan_view *view_of(const struct builder *b, const struct gro
     return k->code == INSTR_LOAD ? &b->l->in[k->slot] : &b->l->out[k->slot];
 }
 
+static int64_t common(int64_t a, int64_t b) {
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return a;
+}
+
+void group_constant_runs(const struct plan_group *g, int64_t *runs) {
+    for (uint32_t k = 0; k < g->code.n; k++) {
+        const struct group_instr *i = &g->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA || i->code == INSTR_RANDOM) continue;
+        runs[k] = 0;
+        if (is_reduction(i->code) || !has_value(i->code)) continue;
+        for (int q = 0; q < 3; q++)
+            if (r[q] >= 0) runs[k] = common(runs[k], runs[r[q]]);
+        if (instr_is_part(i->code) && runs[k] % i->imm_int != 0) runs[k] = i->imm_int;
+    }
+}
+
 /* ---- axes -------------------------------------------------------------------------------------
  */
 

@@ -238,6 +238,10 @@ static enum status parse_extras(struct lexer *l, const struct plan_group *g,
     case INSTR_RANDOM:
         TRY(lex_want_word(l, "stream"));
         return lex_want_int(l, INT64_MIN, INT64_MAX, &i->imm_int);
+    case INSTR_PART_MAX:
+    case INSTR_PART_MIN:
+        TRY(lex_want_word(l, "of"));
+        return lex_want_int(l, PART_LENGTH_MIN, PART_LENGTH_MAX, &i->imm_int);
     default: return ST_OK;
     }
 }

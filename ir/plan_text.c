@@ -43,6 +43,8 @@ struct instr_form instr_form(unsigned code) {
         [INSTR_MIN - OP_COUNT] = {"row_min", 1, .result = true},
         [INSTR_PROD - OP_COUNT] = {"row_prod", 1, .result = true},
         [INSTR_COLSUM - OP_COUNT] = {"col_sum", 1, .slot = true},
+        [INSTR_PART_MAX - OP_COUNT] = {"part_max", 1, .result = true},
+        [INSTR_PART_MIN - OP_COUNT] = {"part_min", 1, .result = true},
     };
     if (code >= INSTR_COUNT) return (struct instr_form){.name = NULL};
     if (code >= OP_COUNT) return forms[code - OP_COUNT];
@@ -168,6 +170,8 @@ static void put_instr(const struct group_instr *i, uint32_t k, struct buf *out) 
         text_double(out, i->imm2);
     } else if (i->code == INSTR_RANDOM) {
         buf_printf(out, " stream %lld", (long long)i->imm_int);
+    } else if (instr_is_part(i->code)) {
+        buf_printf(out, " of %lld", (long long)i->imm_int);
     }
     if (form.flag && i->flag) buf_printf(out, " %s", form.flag);
     buf_printf(out, " : %s%s\n", dtype_name((enum dtype)i->dtype),
@@ -323,6 +327,8 @@ static bool same_instr(const struct group_instr *x, const struct group_instr *y)
     if ((form.slot && x->slot != y->slot) || (form.flag && x->flag != y->flag)) return false;
     switch (x->code) {
     case OP_cast:
+    case INSTR_PART_MAX:
+    case INSTR_PART_MIN:
     case INSTR_RANDOM: return x->imm_int == y->imm_int;
     case INSTR_CONST:
         return x->dtype == DT_i64 ? x->imm_int == y->imm_int : same_double(x->imm, y->imm);

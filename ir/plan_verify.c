@@ -10,7 +10,7 @@ void plan_fault(struct plan_check *v, const char *fmt, ...) {
     va_list ap;
     if (v->errors++ >= 20) return; /* enough to find the cause */
     va_start(ap, fmt);
-    const char *text = arena_vprintf(&v->scratch, fmt, ap);
+    const char *text = arena_vprintf(v->scratch, fmt, ap);
     va_end(ap);
     (void)diag_error(v->p->ctx, ST_INTERNAL, "", "plan after %s: %s", v->stage, text);
 }
@@ -78,7 +78,7 @@ static int by_place(const void *a, const void *b, void *user) {
 
 static void check_overlap(struct plan_check *v, enum arena_class class) {
     const struct plan *p = v->p;
-    uint32_t *ids = ARENA_ARRAY(&v->scratch, uint32_t, p->buffers.n), n = 0;
+    uint32_t *ids = ARENA_ARRAY(v->scratch, uint32_t, p->buffers.n), n = 0;
     for (uint32_t b = 1; b < p->buffers.n; b++) {
         const struct plan_buffer *x = &p->buffers.at[b];
         if (x->alias.i == 0 && x->bytes > 0 && buffer_arena(x->kind) == class) ids[n++] = b;
@@ -178,26 +178,31 @@ static void find_last_uses(struct plan_check *v) {
     }
 }
 
-enum status plan_verify(const struct plan *p, const char *stage) {
-    struct plan_check v = {.p = p, .stage = stage};
-    arena_init(&v.scratch, p->ctx);
-    v.written = ARENA_ARRAY(&v.scratch, bool, p->buffers.n);
-    v.last_use = ARENA_ARRAY(&v.scratch, uint32_t, p->buffers.n);
-    find_last_uses(&v);
+static enum status verify(struct arena *scratch, void *user) {
+    struct plan_check *v = user;
+    const struct plan *p = v->p;
+    v->scratch = scratch;
+    v->written = ARENA_ARRAY(scratch, bool, p->buffers.n);
+    v->last_use = ARENA_ARRAY(scratch, uint32_t, p->buffers.n);
+    find_last_uses(v);
     bool sound = true;
-    for (uint32_t b = 1; b < p->buffers.n; b++) sound &= check_buffer(&v, b);
+    for (uint32_t b = 1; b < p->buffers.n; b++) sound &= check_buffer(v, b);
     if (sound)
-        for (int a = 0; a < ARENA_CLASSES; a++) check_overlap(&v, (enum arena_class)a);
-    if (p->threads < 1) plan_fault(&v, "sized for %d threads", p->threads);
+        for (int a = 0; a < ARENA_CLASSES; a++) check_overlap(v, (enum arena_class)a);
+    if (p->threads < 1) plan_fault(v, "sized for %d threads", p->threads);
     if (p->first_update > p->launches.n)
-        plan_fault(&v, "first update %u of %u launches", p->first_update, p->launches.n);
+        plan_fault(v, "first update %u of %u launches", p->first_update, p->launches.n);
     for (uint32_t k = 0; sound && k < p->launches.n; k++) {
         const struct plan_launch *l = &p->launches.at[k];
         if (l->kind >= LAUNCH_COUNT)
-            plan_fault(&v, "launch %u: kind %d", k, (int)l->kind);
-        else if (check_views(&v, k, l))
-            plan_check_launch(&v, k, l);
+            plan_fault(v, "launch %u: kind %d", k, (int)l->kind);
+        else if (check_views(v, k, l))
+            plan_check_launch(v, k, l);
     }
-    arena_reset(&v.scratch);
-    return v.errors > 0 ? ST_INTERNAL : ST_OK;
+    return v->errors > 0 ? ST_INTERNAL : ST_OK;
+}
+
+enum status plan_verify(const struct plan *p, const char *stage) {
+    struct plan_check v = {.p = p, .stage = stage};
+    return arena_with_scratch(p->ctx, verify, &v);
 }

@@ -8,7 +8,7 @@
 struct plan_check {
     const struct plan *p;
     const char *stage;
-    struct arena scratch;
+    struct arena *scratch;
     unsigned errors;
     bool *written;      /* per buffer */
     uint32_t *last_use; /* per buffer, by its own id; UINT32_MAX: never */

@@ -284,6 +284,52 @@ static bool row_window(const struct plan_view *v, const struct plan_group *g) {
     return true;
 }
 
+/* A view of one number for each part of a row: how many neighbours a part has; 0: no such view. */
+static int64_t part_window(const struct plan_view *v, const struct plan_group *g) {
+    int64_t n = 1;
+    int d = g->rank - 1;
+    if (v->rank != g->rank) return 0;
+    for (; d >= g->rank - g->inner && v->dims[d] == 1 && v->strides[d] == 0; d--) n *= g->dims[d];
+    for (; d >= 0; d--)
+        if (v->dims[d] != g->dims[d]) return 0;
+    return n;
+}
+
+/* What group_constant_runs does not know by itself. */
+static int64_t own_run(const struct plan_launch *l, const struct plan_group *g,
+                       const struct group_instr *i) {
+    int64_t n = 1;
+    int first = g->rank - g->inner;
+    if (i->code == INSTR_RANDOM) return i->span == SPAN_ROW ? 0 : 1;
+    for (int d = g->rank - 1; d >= first; n *= g->dims[d], d--) {
+        if (i->code == INSTR_IOTA ? d == i->axis : l->in[i->slot].strides[d] != 0) return n;
+    }
+    return 0;
+}
+
+static const char *check_parts(struct plan_check *v, const struct plan_launch *l,
+                               const struct plan_group *g) {
+    int64_t *runs = ARENA_ARRAY(v->scratch, int64_t, g->code.n), length = group_row_length(g);
+    for (uint32_t k = 0; k < g->code.n; k++) {
+        const struct group_instr *i = &g->code.at[k];
+        if (i->code == INSTR_LOAD || i->code == INSTR_IOTA || i->code == INSTR_RANDOM)
+            runs[k] = own_run(l, g, i);
+        if (!instr_is_part(i->code)) continue;
+        int64_t n = i->imm_int;
+        if (g->mode != GROUP_ROW || n < PART_LENGTH_MIN || n > PART_LENGTH_MAX ||
+            (n & (n - 1)) != 0 || length % n != 0)
+            return "maximum of a part of a row";
+    }
+    group_constant_runs(g, runs);
+    for (uint32_t k = 0; k < g->code.n; k++) {
+        const struct group_instr *i = &g->code.at[k];
+        if (i->code != INSTR_STORE || same_dims(&l->out[i->slot], g->dims, g->rank)) continue;
+        int64_t window = part_window(&l->out[i->slot], g);
+        if (window > 0 && runs[i->a] % window != 0) return "span of a store";
+    }
+    return NULL;
+}
+
 static const char *check_slot(const struct plan_launch *l, const struct plan_group *g,
                               const struct group_instr *i) {
     bool load = i->code == INSTR_LOAD || i->code == INSTR_RANDOM;
@@ -301,7 +347,7 @@ static const char *check_slot(const struct plan_launch *l, const struct plan_gro
         return same_dims(v, g->dims + g->rank - g->inner, g->inner) ? NULL : "view of a column sum";
     default:
         if (same_dims(v, g->dims, g->rank)) return NULL;
-        if (!row_window(v, g)) return "view of a store";
+        if (!row_window(v, g)) return part_window(v, g) ? NULL : "view of a store";
         return g->code.at[i->a].span == SPAN_ROW ? NULL : "span of a store";
     }
 }
@@ -340,7 +386,9 @@ static const char *check_instr(const struct plan_launch *l, const struct plan_gr
     bool reduces = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
     if (reduces && (!all || i->span != SPAN_ROW)) return "span of a reduction";
     if (i->code == INSTR_COLSUM && !all) return "span of a column sum";
-    if (i->code < OP_COUNT && all && i->span != SPAN_ALL) return "span";
+    if ((i->code < OP_COUNT && all && i->span != SPAN_ALL) ||
+        (instr_is_part(i->code) && (!all || i->span != SPAN_ALL)))
+        return "span";
     if (reduces && g->mode == GROUP_MAP) return "reduction in a MAP group";
     if (i->code == INSTR_COLSUM && g->mode == GROUP_TAIL) return "column sum in a TAIL group";
     if (i->code == INSTR_IOTA && (i->axis < 0 || i->axis >= g->rank)) return "axis";
@@ -351,7 +399,7 @@ static const char *check_instr(const struct plan_launch *l, const struct plan_gr
 
 /* In TAIL groups a row's elements do not depend on its reductions. */
 static bool tail_ok(struct plan_check *v, const struct plan_group *g) {
-    bool *dep = ARENA_ARRAY(&v->scratch, bool, g->code.n);
+    bool *dep = ARENA_ARRAY(v->scratch, bool, g->code.n);
     for (uint32_t k = 0; k < g->code.n; k++) {
         const struct group_instr *i = &g->code.at[k];
         int32_t r[3] = {i->a, i->b, i->c};
@@ -385,6 +433,8 @@ static void check_group(struct plan_check *v, uint32_t k, const struct plan_laun
         }
         stores += g->code.at[i].code == INSTR_STORE || g->code.at[i].code == INSTR_COLSUM;
     }
+    const char *wrong = check_parts(v, l, g);
+    if (wrong) plan_fault(v, "group %u: %s", l->group.i, wrong);
     if (stores != l->nout) plan_fault(v, "launch %u: %u stores, %u results", k, stores, l->nout);
     if (g->mode == GROUP_TAIL && !tail_ok(v, g))
         plan_fault(v, "group %u: a TAIL group uses its reductions within the row", l->group.i);

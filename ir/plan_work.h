@@ -70,6 +70,10 @@ struct product_blocks plan_product_blocks(const struct plan_launch *l);
 int64_t group_rows(const struct plan_group *g); /* of the program as written, before merging */
 int64_t group_row_length(const struct plan_group *g);
 
+/* How many aligned neighbours in a row have the same value, for each register; 0: the whole row.
+ * Given for LOAD, IOTA and RANDOM, filled in for the others. */
+void group_constant_runs(const struct plan_group *g, int64_t *runs);
+
 enum group_where {
     REG_NONE,   /* no value: stores, column sums */
     REG_SCALAR, /* one value for the whole launch */

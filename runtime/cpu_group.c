@@ -326,6 +326,21 @@ static void colsum_block(const struct run *u, const struct program_step *s) {
               u->nr, u->nc);
 }
 
+/* Blocks begin and end where parts do: see choose_blocks of plan_group.c. */
+static void part_block(const struct run *u, const struct program_step *s) {
+    const struct group_instr *k = instr_of(u, s->instr);
+    enum dtype t = (enum dtype)k->dtype;
+    uint16_t code = k->code == INSTR_PART_MAX ? INSTR_MAX : INSTR_MIN;
+    int64_t n = k->imm_int, elem = elem_of(u, s->instr), parts = u->nr * u->nc / n;
+    const char *a = block_of(u, k->a, 0);
+    char *o = reg_at(u, s->instr);
+    for (int64_t i = 0; i < parts; i++, a += n * elem, o += n * elem) {
+        union total most;
+        ew_reduce_rows(code, t, &most, a, 1, n);
+        ew_fill(t, o, &most, n);
+    }
+}
+
 /* ---- blocks ------------------------------------------------------------------------------------
  */
 
@@ -344,6 +359,7 @@ static void run_step(const struct run *u, const struct program_step *s, bool pie
     case STEP_STORE: store_block(u, s); break;
     case STEP_REDUCE: reduce_block(u, s, pieces); break;
     case STEP_COLSUM: colsum_block(u, s); break;
+    case STEP_PART: part_block(u, s); break;
     }
 }
 

@@ -15,6 +15,7 @@ enum step_kind {
     STEP_STORE,
     STEP_REDUCE,
     STEP_COLSUM,
+    STEP_PART,
 };
 /* How a kernel takes its operands: those in `splat` are repeated into temporaries first. */
 struct ew_call {

@@ -34,6 +34,7 @@
 /* What body.cuh is written with: the elements of a thread, its runs of VEC neighbouring columns. */
 #define E (VEC * UNITS)
 #define EACH(k) _Pragma("unroll") for (int k = 0; k < E; k++)
+#define EACH_RUN(k) _Pragma("unroll") for (int k = 0; k < UNITS; k++)
 #define RUN(k)  _Pragma("unroll") for (int k = 0; k < VEC; k++)
 #if MODE <= 1
 #define AT     (u * VEC)

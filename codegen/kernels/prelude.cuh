@@ -320,6 +320,13 @@ template <class M, int N, int NTHREADS> DEV packs<M, N> ring_packs(const char *f
         x.at[k] = *(const pack<M, n> *)(from + (k * NTHREADS + threadIdx.x) * bytes);
     return x;
 }
+/* Elements too small for cp.async come with what lies beside them in 4 bytes. */
+template <class M> DEV const void *word_of(const M *p) {
+    return sizeof(M) < 4 ? (const void *)((u64)p & ~3ull) : p;
+}
+template <class M> DEV M in_word(const char *word, const M *p) {
+    return ((const M *)word)[sizeof(M) < 4 ? ((u64)p & 3) / sizeof(M) : 0];
+}
 template <class M, int N, int NTHREADS, class R> DEV void ring_unpack(R *v, const char *from) {
     unpack(v, ring_packs<M, N, NTHREADS>(from));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* transpose.cu - y[b, r, c] = x[b, c, r] for elements of 1, 2 or 4 bytes, whatever they mean; not
+/* transpose.cu - y[b.., r, c] = x[b.., c, r] for elements of 1, 2 or 4 bytes, whatever they mean; not
  * transposes that compute as well, which are groups. A block moves a tile of TILE_R x TILE_C: lines
  * of 16 bytes along r come in, words of 4 bytes along c are put together in registers, wait in
  * shared memory (swizzled so that neither side meets a bank twice) and leave as 16 bytes along c.
@@ -20,6 +20,15 @@
 #define ALIGNED 1
 #endif
 
+/* Batches within batches: BATCH of the inner ones. */
+#ifdef BATCH
+#define X_AT(b) ((b) / BATCH * X_OUTER + (b) % BATCH * X_BATCH)
+#define Y_AT(b) ((b) / BATCH * Y_OUTER + (b) % BATCH * Y_BATCH)
+#else
+#define X_AT(b) ((b) * X_BATCH)
+#define Y_AT(b) ((b) * Y_BATCH)
+#endif
+
 #if ELEM == 1
 typedef unsigned char element;
 #elif ELEM == 2
@@ -38,8 +47,8 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     const int t = threadIdx.x;
     const i64 r0 = (i64)blockIdx.x * TILE_R, c0 = (i64)blockIdx.y * TILE_C;
     const int lr = t % 8, lc = t / 8;
-    x += blockIdx.z * X_BATCH;
-    y += blockIdx.z * Y_BATCH;
+    x += X_AT(blockIdx.z);
+    y += Y_AT(blockIdx.z);
     quad a[PER];
     u32 out[LINE];
     const i64 r = r0 + lr * LINE, c = c0 + lc * PER;
@@ -67,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     __shared__ element tile[32][33];
     const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;
     const i64 r0 = (i64)blockIdx.x * 32, c0 = (i64)blockIdx.y * 32;
-    x += blockIdx.z * X_BATCH;
-    y += blockIdx.z * Y_BATCH;
+    x += X_AT(blockIdx.z);
+    y += Y_AT(blockIdx.z);
 #pragma unroll
     for (int k = 0; k < 32; k += 8)
         if (r0 + tx < ROWS && c0 + ty + k < COLS)

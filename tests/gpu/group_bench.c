@@ -442,7 +442,7 @@ static enum status check_plan(struct kit *k, const struct plan *p, const char *n
 }
 
 static enum status make_plan(struct kit *k, const struct bench_case *c, int arch, struct plan **p) {
-    struct codegen_options o = {.threads = 1, .cuda_arch = arch, .tiles = true};
+    struct codegen_options o = {.threads = 1, .cuda_arch = arch};
     k->g = graph_create(&k->ctx, "bench");
     c->make(k);
     enum status st = c->grad ? differentiate(k) : ST_OK;

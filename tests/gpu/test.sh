@@ -36,6 +36,7 @@ step() { # NAME COMMAND..
 "$build/lathe" devices
 step "kernels and models" "$build/gpu_test" --cache "$cache" --jobs "$(nproc)" $models
 step "attention" "$build/attention_test" --cache "$cache" --no-times $libraries
+step "stopping and going on" "$(dirname "$0")/resume.sh" "$build/lathe" $models
 
 # A few cases of every kind of kernel; those without shared memory cannot race. Joined launches and
 # scatters are "step" and "8-bit states", "scatter" and "cast"; long rows go through rings of shared memory.

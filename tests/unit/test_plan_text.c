@@ -448,7 +448,9 @@ static void random_instr(struct plan *p, struct rng *r, struct plan_group *g, in
     if (g->rank == 0 && i.code == INSTR_IOTA) i.code = INSTR_CONST;
     i.flag = rnd(r, 2);
     i.imm = random_double(r), i.imm2 = random_double(r);
-    i.imm_int = i.code == OP_cast ? random_dtype(r) : (int64_t)rnd(r, UINT32_MAX) - (1 << 30);
+    i.imm_int = i.code == OP_cast       ? random_dtype(r)
+                : instr_is_part(i.code) ? 8 + (int64_t)rnd(r, 25)
+                                        : (int64_t)rnd(r, UINT32_MAX) - (1 << 30);
     if (i.code != INSTR_STORE && i.code != INSTR_COLSUM) reg[(*nreg)++] = (int32_t)g->code.n;
     vec_push(&p->arena, &g->code, i);
 }

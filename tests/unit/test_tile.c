@@ -92,7 +92,7 @@ struct result {
 static void run(struct test_env *t, const struct form *f, bool no_fusion, int threads,
                 struct result *first) {
     struct graph *g = make(&t->ctx, f);
-    struct codegen_options o = {.threads = threads, .no_fusion = no_fusion, .tiles = true};
+    struct codegen_options o = {.threads = threads, .no_fusion = no_fusion, .as_gpu = true};
     struct plan *p = NULL;
     struct cpu_exec *x = NULL;
     ck_assert_msg(plan_build(g, &o, &p) == ST_OK, "%s", t->log);
@@ -164,7 +164,7 @@ START_TEST(kernels_by_tiles) {
     for (int k = 0; k < FORMS; k++) {
         if (forms[k].launches != 1) continue;
         struct graph *g = make(&t.ctx, &forms[k]);
-        struct codegen_options o = {.threads = 1, .cuda_arch = archs[_i], .tiles = true};
+        struct codegen_options o = {.threads = 1, .cuda_arch = archs[_i]};
         struct plan *p = NULL;
         uint32_t compiled = 0;
         ck_assert_msg(plan_build(g, &o, &p) == ST_OK, "%s", t.log);
