@@ -168,7 +168,7 @@ static int pressure(const struct group_gen *g) {
         const int32_t r[3] = {i->a, i->b, i->c};
         int words = i->dtype == DT_f32 || i->dtype == DT_bool ? 1 : 2;
         if (!g->uniform[k] && !g->by_run[k] && !is_sink(i->code)) now += words;
-        if (i->code == INSTR_COLSUM) now += g->g->code.at[i->a].dtype == DT_f32 ? 1 : 2;
+        if (instr_is_column(i->code)) now += g->g->code.at[i->a].dtype == DT_f32 ? 1 : 2;
         if (now > most) most = now;
         for (int q = 0; q < 3; q++) {
             if (r[q] < 0 || last[r[q]] != k || g->uniform[r[q]] || g->by_run[r[q]]) continue;
@@ -230,7 +230,7 @@ static bool choose_lanes(struct group_gen *g) {
     int words = pressure(g);
     g->threads = ROW_THREADS;
     if (runs <= 32 || (runs <= 32 * 8 && fits(words, ROW_THREADS, ceil_div(runs, 32) * g->vec) &&
-                       !(g->ncolsum && runs >= 64))) {
+                       !(g->ncolsum && runs >= 64) && !(g->exact && runs > 64))) {
         g->lanes = 32;
         while (g->lanes > 1 && g->lanes / 2 >= runs) g->lanes /= 2;
         g->units = (int)ceil_div(runs, g->lanes);
@@ -239,7 +239,9 @@ static bool choose_lanes(struct group_gen *g) {
             g->threads /= 2;
         return true;
     }
-    for (int units = 1; units * g->vec <= ELEMS_MAX; units++) {
+    /* Codes take many instructions: what a row costs besides should be shared by more elements. */
+    int least = g->exact && g->ncolsum == 0 && runs >= 128 ? 2 : 1;
+    for (int units = least; units * g->vec <= ELEMS_MAX; units++) {
         int64_t threads = (ceil_div(runs, units) + 31) / 32 * 32;
         if (threads > 1024 || !fits(words, threads, (int64_t)units * g->vec)) continue;
         /* More than 512 threads wait long at each exchange: rather more elements a thread. */
@@ -258,7 +260,7 @@ static void choose_partials(struct group_gen *g) {
     for (uint32_t k = 0; k < g->n; k++) {
         const struct group_instr *i = &g->g->code.at[k];
         if (g->form == FORM_TAIL && is_reduction(i->code)) g->partial[k] = number++;
-        if (i->code != INSTR_COLSUM) continue;
+        if (!instr_is_column(i->code)) continue;
         g->partial[k] = bytes;
         int64_t size = g->g->code.at[i->a].dtype == DT_f32 ? 4 : 8;
         bytes += round16(g->workers * g->cols * size);
@@ -376,7 +378,7 @@ static void choose_kept(struct group_gen *g) {
 static void choose_interleaved(struct group_gen *g) {
     enum { ROWS_EACH = 4 };
     int64_t blocks = ceil_div(g->rows, g->threads / g->lanes);
-    if (g->lanes >= 32 || blocks < (int64_t)4 * PROCESSORS) return;
+    if (g->lanes * g->units > 32 || blocks < (int64_t)4 * PROCESSORS) return;
     g->interleaved = true;
     g->ahead = g->vec * g->units <= 8;
     g->rows_each = ROWS_EACH;
@@ -445,6 +447,14 @@ static int64_t choose_slices(const struct group_gen *g) {
     return slices;
 }
 
+/* Whether the lanes of a warp are always in the same place of the program. */
+static bool keeps_warps(const struct group_gen *g) {
+    int64_t step = (int64_t)g->vec * g->units * g->lanes;
+    if (g->form == FORM_LONG) return g->cols % step == 0;
+    if (g->form != FORM_ROW || g->cols % step != 0) return false;
+    return g->lanes >= 32 || g->rows % (32 / g->lanes) == 0;
+}
+
 static void define_all(struct group_gen *g) {
     struct cuda_gen *c = g->c;
     int64_t largest = g->rows * g->cols + 1024 * 64;
@@ -464,6 +474,7 @@ static void define_all(struct group_gen *g) {
     if (g->interleaved) cuda_define(c, "INTERLEAVED", 1);
     cuda_define(c, "BLOCK_ROWS", g->form == FORM_ROW ? g->threads / g->lanes : 1);
     if (g->fast) cuda_define(c, "FAST_MATH", 1);
+    if (keeps_warps(g)) cuda_define(c, "WHOLE_WARPS", 1);
     if (g->exact) cuda_define(c, "EXACT_DIV", 1);
     cuda_define(c, "COLSUMS", g->ncolsum);
     if (g->ncolsum) {
@@ -518,7 +529,7 @@ static enum status group_calls(struct group_gen *g) {
 static enum status check_program(struct cuda_gen *c, const struct plan_group *g) {
     for (uint32_t k = 0; k < g->code.n; k++) {
         const struct group_instr *i = &g->code.at[k];
-        bool sums = is_reduction(i->code) || i->code == INSTR_COLSUM;
+        bool sums = is_reduction(i->code) || instr_is_column(i->code);
         if (sums && g->code.at[i->a].dtype == DT_bool)
             return cuda_unsupported(c, "reductions of bool; cast them first");
     }
@@ -549,7 +560,7 @@ enum status cuda_group(struct cuda_gen *c) {
     g.product = arena_alloc(c->scratch, (g.n + 1) * sizeof *g.product);
     g.partial = ARENA_ARRAY(c->scratch, int64_t, g.n + 1);
     for (uint32_t k = 0; k < g.n; k++) {
-        g.ncolsum += g.g->code.at[k].code == INSTR_COLSUM;
+        g.ncolsum += instr_is_column(g.g->code.at[k].code);
         g.nreduce += is_reduction(g.g->code.at[k].code);
     }
     g.border = g.y->rank - g.y->inner;

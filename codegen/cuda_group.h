@@ -48,7 +48,7 @@ static inline bool is_reduction(unsigned code) {
     return code >= INSTR_SUM && code <= INSTR_PROD;
 }
 static inline bool is_sink(unsigned code) {
-    return code == INSTR_STORE || code == INSTR_COLSUM;
+    return code == INSTR_STORE || instr_is_column(code);
 }
 static inline const struct plan_view *access_view(const struct group_gen *g,
                                                   const struct group_instr *i) {

@@ -132,6 +132,21 @@ static bool put_power(struct text *t, const struct group_instr *i) {
     return true;
 }
 
+/* Quotients by a number that become scales: its inverse is known here. */
+static bool put_known_quotient(struct text *t, const struct group_instr *i) {
+    const struct group_instr *by = at(t, (uint32_t)i->b);
+    if (i->code != OP_div || i->dtype != DT_f32 || !t->g->exact) return false;
+    if (by->code != INSTR_CONST || by->imm < 1 || by->imm > 0x1p64) return false;
+    buf_puts(t->out, "op_div_number(");
+    expr_operand(t, i->a);
+    buf_puts(t->out, ", ");
+    expr_operand(t, i->b);
+    buf_puts(t->out, ", ");
+    cuda_literal(t->out, DT_f32, (double)(1.0f / (float)by->imm), 0);
+    buf_puts(t->out, ")");
+    return true;
+}
+
 static bool whole_iota(const struct text *t, const struct group_instr *i) {
     double reach = fabs(i->imm) + fabs(i->imm2) * (double)t->g->g->dims[i->axis];
     return floor(i->imm) == i->imm && floor(i->imm2) == i->imm2 && reach < 16777216.0;
@@ -260,6 +275,7 @@ void expr_elementwise(struct text *t, const struct group_instr *i) {
         return;
     }
     if ((i->code == OP_pow && put_power(t, i)) || put_place_test(t, i)) return;
+    if (put_known_quotient(t, i)) return;
     if (wraps) buf_puts(t->out, "(i64)(");
     for (const char *s = op_info((enum op)i->code)->emit; *s; s++) {
         if (*s == '%' && s[1] >= '0' && s[1] <= '2') {

@@ -195,7 +195,7 @@ static void put_load(struct text *t, uint32_t k) {
 int32_t stmt_source(const struct text *t, const struct group_instr *i) {
     const struct group_instr *c = at(t, (uint32_t)i->a);
     enum dtype to = access_view(t->g, i)->dtype;
-    if (c->code != OP_cast || (to != DT_bf16 && to != DT_f16)) return i->a;
+    if (c->code != OP_cast || dtype_size(to) > 2) return i->a;
     bool same = (enum dtype)c->imm_int == to && at(t, (uint32_t)c->a)->dtype == DT_f32;
     return same ? c->a : i->a;
 }
@@ -291,57 +291,53 @@ static bool put_gelu_part(struct text *t, uint32_t k) {
     return true;
 }
 
-/* What bf16 leaves of all elements of a thread. */
+/* What bf16 or codes leave of all elements of a thread. */
 static bool put_rounded(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
-    if (i->code != OP_cast || i->dtype != DT_f32 || (enum dtype)i->imm_int != DT_bf16) return false;
+    const enum dtype to = (enum dtype)i->imm_int;
+    if (i->code != OP_cast || i->dtype != DT_f32) return false;
+    if (to != DT_bf16 && to != DT_e4m3 && to != DT_e5m2) return false;
     if (t->g->uniform[i->a] || t->g->by_run[i->a]) return false;
     if (at(t, (uint32_t)i->a)->code == INSTR_CONST) return false;
     if (at(t, (uint32_t)i->a)->dtype != DT_f32) return false;
-    buf_printf(t->out, "    float v%u[E];\n    narrow_bf16<E>(v%u, v%d);\n", k, k, i->a);
+    buf_printf(t->out, "    float v%u[E];\n    narrow_%s<E>(v%u, v%d);\n", k, dtype_name(to), k,
+               i->a);
     return true;
 }
 
-/* Quotients by a number for each run. */
-static bool put_run_quotients(struct text *t, uint32_t k) {
-    const struct group_instr *i = at(t, k);
-    for (int form = 0; form < 2; form++) {
-        if (form == 0) {
-            buf_printf(t->out,
-                       "    float v%u[E]INIT;\n    RUNS {\n        const float inverse = "
-                       "op_inverse(",
-                       k);
-            expr_value(t, i->b, "AT");
-            buf_puts(t->out, ");\n        if (inverse != 0.0f)\n");
-        }
-        buf_printf(t->out, "%s            RUN(k) v%u[AT + k] = %s(", form ? "        else\n" : "",
-                   k, form ? "op_div" : "op_div_by");
-        expr_value(t, i->a, "AT + k");
-        buf_puts(t->out, ", ");
-        expr_value(t, i->b, "AT");
-        buf_puts(t->out, form ? ");\n    }\n" : ", inverse);\n");
+/* Whether the scale in register y comes from the largest magnitude of the numbers in register x. */
+static bool scale_of(const struct text *t, int32_t y, int32_t x) {
+    const struct group_instr *i = at(t, (uint32_t)y);
+    if (i->code == INSTR_PART_MAX || i->code == INSTR_MAX) {
+        const struct group_instr *a = at(t, (uint32_t)i->a);
+        return a->code == OP_abs && a->a == x;
     }
-    return true;
+    bool by_number = (i->code == OP_add || i->code == OP_mul || i->code == OP_div) &&
+                     at(t, (uint32_t)i->b)->code == INSTR_CONST &&
+                     at(t, (uint32_t)i->b)->imm >= 0 && at(t, (uint32_t)i->b)->imm <= 65536;
+    return (by_number || i->code == OP_cast) && scale_of(t, i->a, x);
 }
 
-/* Quotients by one number that become codes. */
+/* Quotients by one number, or one for each run, that become codes. */
 static bool put_quotients(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
-    if (i->code != OP_div || i->dtype != DT_f32 || !t->g->exact || t->g->uniform[i->a])
+    const struct group_gen *g = t->g;
+    const bool runs = g->by_run[i->b];
+    if (i->code != OP_div || i->dtype != DT_f32 || !g->exact || !(runs || g->uniform[i->b]))
         return false;
-    if (t->g->by_run[i->b]) return put_run_quotients(t, k);
-    if (!t->g->uniform[i->b]) return false;
-    buf_printf(t->out, "    float v%u[E];\n    const float i%u = op_inverse(", k, k);
-    expr_operand(t, i->b);
-    buf_printf(t->out, ");\n    if (i%u != 0.0f)\n        EACH(k) v%u[k] = op_div_by(", k, k);
-    expr_operand(t, i->a);
-    buf_puts(t->out, ", ");
-    expr_operand(t, i->b);
-    buf_printf(t->out, ", i%u);\n    else\n        EACH(k) v%u[k] = op_div(", k, k);
-    expr_operand(t, i->a);
-    buf_puts(t->out, ", ");
-    expr_operand(t, i->b);
-    buf_puts(t->out, ");\n");
+    if (g->uniform[i->a] || g->by_run[i->a] || at(t, (uint32_t)i->b)->code == INSTR_CONST)
+        return false;
+    const char *how = scale_of(t, i->b, i->a) ? "BOUNDED" : g->ncolsum ? "ONE_BY_ONE" : "TOGETHER";
+    buf_printf(t->out, "    float v%u[E]INIT;\n    %s {\n        const float y = ", k,
+               runs ? "RUNS" : "");
+    expr_value(t, i->b, "AT");
+    buf_printf(
+        t->out,
+        ", inverse = op_inverse(y);\n"
+        "        if (inverse != 0.0f)\n            quotients<%s, %s>(v%u%s, v%d%s, y, inverse);\n"
+        "        else\n            %s v%u[%s] = op_div(v%d[%s], y);\n    }\n",
+        runs ? "VEC" : "E", how, k, runs ? " + AT" : "", i->a, runs ? " + AT" : "",
+        runs ? "RUN(k)" : "EACH(k)", k, runs ? "AT + k" : "k", i->a, runs ? "AT + k" : "k");
     return true;
 }
 

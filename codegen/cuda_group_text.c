@@ -117,6 +117,10 @@ static const char *column_type(const struct text *t, uint32_t k) {
     return register_type(t, (uint32_t)at(t, k)->a);
 }
 
+static const char *column_join(const struct text *t, uint32_t k) {
+    return at(t, k)->code == INSTR_COLMAX ? "max_of" : "sum_of";
+}
+
 /* Adds what the workers left, in order. */
 static void put_columns(struct text *t) {
     buf_puts(t->out, "DEV void columns(PARAMS, IDX col, int which) {\n");
@@ -124,15 +128,16 @@ static void put_columns(struct text *t) {
     int number = 0;
     for (uint32_t k = 0; k < t->g->n; k++) {
         const struct group_instr *i = at(t, k);
-        if (i->code != INSTR_COLSUM) continue;
+        if (!instr_is_column(i->code)) continue;
         const char *type = column_type(t, k);
         buf_printf(t->out, "    if (which == %d) {\n", number++);
         enum dtype to = access_view(t->g, i)->dtype, reg = (enum dtype)at(t, (uint32_t)i->a)->dtype;
-        buf_printf(t->out,
-                   "    const %s t%u = slices_sum<SLICES, %s>((const %s *)(workspace + %" PRId64
-                   ") + col, COLS, WORKERS, col < COLS);\n",
-                   reg == DT_i64 ? "i64" : "double", k, reg == DT_i64 ? "i64" : "double", type,
-                   t->g->partial[k]);
+        const char *wide = reg == DT_i64 ? "i64" : i->code == INSTR_COLMAX ? "float" : "double";
+        buf_printf(
+            t->out,
+            "    const %s t%u = slices_join<%s, SLICES, %s>((const %s *)(workspace + %" PRId64
+            ") + col, COLS, WORKERS, col < COLS);\n",
+            wide, k, column_join(t, k), wide, type, t->g->partial[k]);
         enum dtype natural = to == DT_f64 ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
         buf_printf(t->out, "    if (threadIdx.x < 32 && col < COLS) out%d[", i->slot);
         expr_address(t, k, "col");
@@ -208,18 +213,21 @@ static void put_state(struct text *t) {
     for (uint32_t k = 0; k < g->n; k++)
         if (t->held[k]) buf_printf(t->out, " %s h%u[E];", register_type(t, k), k);
     for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, " %s s%u[E];", column_type(t, k), k);
+        if (instr_is_column(at(t, k)->code))
+            buf_printf(t->out, " %s s%u[E];", column_type(t, k), k);
     for (uint32_t k = 0; k < g->n; k++)
         if (group_turned(g, k)) buf_printf(t->out, " quad q%u;", k);
     buf_puts(t->out, " };\n");
     if (g->form == FORM_MAP || !g->ncolsum) return;
     buf_puts(t->out, "DEV void clear(state &sums) {\n");
     for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM) buf_printf(t->out, "    EACH(k) sums.s%u[k] = 0;\n", k);
+        if (instr_is_column(at(t, k)->code))
+            buf_printf(t->out, "    EACH(k) sums.s%u[k] = %s::none<%s>();\n", k, column_join(t, k),
+                       column_type(t, k));
     buf_puts(t->out,
              "}\nDEV void put(const state &sums, char *workspace, IDX worker, IDX lane) {\n");
     for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM)
+        if (instr_is_column(at(t, k)->code))
             buf_printf(t->out,
                        "    RUNS RUN(k) ((%s *)(workspace + %" PRId64
                        "))[(i64)worker * COLS + col + k] = sums.s%u[AT + k];\n",
@@ -228,8 +236,9 @@ static void put_state(struct text *t) {
     if (g->form != FORM_COLUMNS) return;
     buf_puts(t->out, "DEV void join_warps(state &sums) {\n");
     for (uint32_t k = 0; k < g->n; k++)
-        if (at(t, k)->code == INSTR_COLSUM)
-            buf_printf(t->out, "    warps_sum<WARPS, E>(sums.s%u);\n", k);
+        if (instr_is_column(at(t, k)->code))
+            buf_printf(t->out, "    warps_join_columns<%s, WARPS, E>(sums.s%u);\n",
+                       column_join(t, k), k);
     buf_puts(t->out, "}\n");
 }
 
@@ -274,7 +283,7 @@ static void put_raw(struct text *t) {
         else if (g->by_run[k])
             buf_printf(t->out, "    %s p%u[UNITS];\n", type, k);
         else
-            buf_printf(t->out, "    packs<%s, VEC> p%u[UNITS];\n", type, k);
+            buf_printf(t->out, "    held<%s, VEC> p%u[UNITS];\n", type, k);
     }
     buf_puts(t->out, "};\nDEV void fetch(PARAMS, IDX row, IDX lane, raw &x) {\n");
     for (uint32_t k = 0; k < g->n; k++) {
@@ -311,10 +320,11 @@ static void put_with(struct text *t, int32_t r) {
     put_with(t, i->a);
     put_with(t, i->b);
     put_with(t, i->c);
-    if (i->code == INSTR_COLSUM) {
-        buf_printf(t->out, "    EACH(k) sums.s%d[k] += ", r);
+    if (instr_is_column(i->code)) {
+        buf_printf(t->out, "    EACH(k) sums.s%d[k] = %s::join(sums.s%d[k], ", r,
+                   column_join(t, (uint32_t)r), r);
         expr_operand(t, i->a);
-        buf_puts(t->out, ";\n");
+        buf_puts(t->out, ");\n");
     } else if (g->uniform[r]) {
         stmt_uniform(t, (uint32_t)r);
     } else {
@@ -373,7 +383,7 @@ static void put_column_add(struct text *t, uint32_t k) {
                "))[(i64)(row / RPW) * COLS + col + k];\n        p = first ? ",
                column_type(t, k), column_type(t, k), t->g->partial[k]);
     expr_operand(t, i->a);
-    buf_puts(t->out, " : sum_of::join(p, ");
+    buf_printf(t->out, " : %s::join(p, ", column_join(t, k));
     expr_operand(t, i->a);
     buf_puts(t->out, ");\n    }\n");
 }
@@ -466,7 +476,7 @@ static void put_stage(struct text *t, uint32_t s, bool last, const char *range) 
             buf_puts(t->out, "));\n");
         } else if (is_reduction(at(t, k)->code))
             put_add(t, k);
-        else if (at(t, k)->code == INSTR_COLSUM)
+        else if (instr_is_column(at(t, k)->code))
             put_column_add(t, k);
         else
             stmt_array(t, k);
@@ -604,7 +614,8 @@ void group_text(struct group_gen *g) {
     t.need = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
     for (uint32_t k = 0; k < g->n; k++) {
         unsigned code = at(&t, k)->code;
-        if (code != INSTR_LOAD && code != INSTR_STORE && code != INSTR_COLSUM && code != INSTR_IOTA)
+        if (code != INSTR_LOAD && code != INSTR_STORE && !instr_is_column(code) &&
+            code != INSTR_IOTA)
             continue;
         expr_address_function(&t, k, false);
         expr_address_function(&t, k, true);

@@ -53,7 +53,28 @@ static bool repeats(const struct group_instr *i, const struct group_instr *old) 
            i->c == old->c;
 }
 
+/* The magnitude of max(most x, -least x), which is the most of the magnitudes: what x is, or -1. */
+static int32_t both_ends(const struct emit *e, int code, enum dtype t, int32_t a, int *how) {
+    const struct group_instr *m = a >= 0 ? &e->code.at[a] : NULL;
+    if (code != OP_abs || t != DT_f32 || m->code != OP_max) return -1;
+    const struct group_instr *top = &e->code.at[m->a], *low = &e->code.at[m->b];
+    if (low->code != OP_neg) return -1;
+    low = &e->code.at[low->a];
+    bool parts = top->code == INSTR_PART_MAX && low->code == INSTR_PART_MIN;
+    bool rows = top->code == INSTR_MAX && low->code == INSTR_MIN;
+    *how = top->code;
+    return (parts || rows) && top->a == low->a && top->imm_int == low->imm_int ? top->a : -1;
+}
+
 int32_t emit_op(struct emit *e, int code, enum dtype reg_type, int32_t a, int32_t b, int32_t c) {
+    int how;
+    int32_t x = both_ends(e, code, reg_type, a, &how);
+    if (x >= 0) {
+        int64_t part = e->code.at[e->code.at[a].a].imm_int;
+        x = emit_op(e, how, reg_type, emit_op(e, OP_abs, reg_type, x, -1, -1), -1, -1);
+        e->code.at[x].imm_int = part;
+        return x;
+    }
     struct group_instr i = instr(code, reg_type);
     i.a = a, i.b = b, i.c = c;
     for (uint32_t k = 0; k < e->code.n; k++)

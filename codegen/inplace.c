@@ -30,7 +30,7 @@ static bool may_share(const struct plan *p, const struct plan_launch *l, uint32_
     if (l->kind == LAUNCH_group) {
         const struct plan_group *g = &p->groups.at[l->group.i];
         for (uint32_t k = 0; k < g->code.n; k++)
-            if (g->code.at[k].code == INSTR_COLSUM && g->code.at[k].slot == (int32_t)j)
+            if (instr_is_column(g->code.at[k].code) && g->code.at[k].slot == (int32_t)j)
                 return false;
     }
     uint32_t shared = 0;

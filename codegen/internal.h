@@ -153,10 +153,11 @@ struct reg_memo {
 struct col_result {
     uint32_t value;
     int32_t reg;
+    int code; /* INSTR_COLSUM or INSTR_COLMAX */
 };
 struct out_slot {
     int32_t reg;
-    int code;              /* INSTR_STORE or INSTR_COLSUM */
+    int code;              /* INSTR_STORE, INSTR_COLSUM or INSTR_COLMAX */
     uint32_t single;       /* bit k: one element for all places along axis k */
     struct plan_view view; /* strides per axis of the space */
 };

@@ -124,10 +124,11 @@ static int32_t narrow(struct emit *e, enum dtype t, int32_t reg) {
     return r;
 }
 
-/* Sums over leading axes are column sums of rows made of the kept axes: memory is read in order. */
+/* Sums and maxima over leading axes are those of columns of rows made of the kept axes: memory is
+ * read in order. */
 static bool as_columns(const struct emit *e, enum op op, const bool *mark) {
     const struct space *sp = &e->space;
-    if (op != OP_reduce_sum && op != OP_reduce_mean) return false;
+    if (op != OP_reduce_sum && op != OP_reduce_mean && op != OP_reduce_max) return false;
     if (sp->has_row) return row_length(sp) > 1 && rows_match(sp, mark, false);
     bool kept_seen = false;
     for (int k = 0; k < sp->n; k++) {
@@ -164,11 +165,13 @@ static enum fit member_reduce(struct emit *e, node_id n, const struct map_to *m)
         return FIT_OK;
     }
     bool mean = op == OP_reduce_mean, columns = as_columns(e, op, mark);
+    if (op == OP_reduce_max && r != DT_f32) columns = false;
     if (columns) {
         if (!e->space.has_row) set_rows(&e->space, mark, true);
         if (mean) a = emit_op(e, OP_mul, r, a, emit_const(e, r, 1.0 / (double)length), -1);
         if (r == DT_i64) return FIT_NO;
-        struct col_result col = {y.i, emit_spread(e, a)};
+        struct col_result col = {y.i, emit_spread(e, a),
+                                 op == OP_reduce_max ? INSTR_COLMAX : INSTR_COLSUM};
         vec_push(e->c->scratch, &e->cols, col);
         return FIT_OK;
     }

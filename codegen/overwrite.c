@@ -75,7 +75,7 @@ static bool loaded_before(const struct plan_group *g, const struct part *x) {
     for (uint32_t k = 0; k < g->code.n; k++) {
         const struct group_instr *i = &g->code.at[k];
         if (i->code == INSTR_LOAD && i->slot == (int32_t)x->in) loads++, at = k;
-        if (i->code == INSTR_COLSUM && i->slot == (int32_t)x->out) return false;
+        if (instr_is_column(i->code) && i->slot == (int32_t)x->out) return false;
         if (i->code == INSTR_STORE && i->slot == (int32_t)x->out) stored = k;
     }
     return loads == 1 && at < stored;

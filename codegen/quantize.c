@@ -6,9 +6,10 @@
 #include "ir/quantize.h"
 #include "codegen/internal.h"
 
-/* Shortest row for which a maximum of its own pays; longer ones than LONG_ROW_MAX are taken in
- * pieces, so that a launch needs no block for a whole row. */
-enum { TWO_STAGES = 64, LONG_ROW_MAX = 4096, ROW_PIECE = 1024 };
+/* Shortest row for which a maximum of its own pays. Rows are taken in pieces, so that a warp has
+ * one and no block waits for its threads, where nothing else in the launch is about whole rows;
+ * those longer than LONG_ROW_MAX in any case. */
+enum { TWO_STAGES = 64, LONG_ROW_MAX = 4096, ROW_PIECE = 256 };
 
 struct tiling {
     struct quant_tile tile;
@@ -19,6 +20,10 @@ struct tiling {
     int rank, naxes;                     /* of cut */
     bool pads;
 };
+
+/* What a launch that makes a value is about besides: parts of rows do as well as whole ones, or
+ * whole rows are reduced, or columns are. */
+enum along { ALONG_PARTS, ALONG_COLUMNS, ALONG_ROWS };
 
 static void cut_axis(struct tiling *t, dim n, int64_t piece, int k) {
     if (piece == 0) piece = n > 0 ? n : 1;
@@ -68,11 +73,17 @@ static val_id pad_to(struct graph *g, const struct tiling *t, val_id v, str_id o
     return graph_add(g, OP_pad, &v, 1, attrs, 3, o);
 }
 
-static val_id whole_amax(struct graph *g, val_id a, str_id o) {
+static val_id whole_amax(struct graph *g, val_id a, enum along how, str_id o) {
     struct type t = *val_type(g, a);
-    int64_t axes[RANK_MAX];
+    int64_t axes[RANK_MAX] = {0};
     int last = t.rank - 1;
-    if (t.rank > 0 && t.rank < RANK_MAX && t.dims[last] > LONG_ROW_MAX &&
+    bool rows = how == ALONG_ROWS;
+    if (how == ALONG_COLUMNS && t.rank > 1) {
+        for (int k = 0; k < last; k++) axes[k] = k;
+        a = build_reduce(g, OP_reduce_max, a, axes, last, false, o);
+        return build_reduce(g, OP_reduce_max, a, (int64_t[]){0}, 1, false, o);
+    }
+    if (t.rank > 0 && t.rank < RANK_MAX && t.dims[last] > (rows ? LONG_ROW_MAX : ROW_PIECE) &&
         t.dims[last] % ROW_PIECE == 0) {
         t.dims[last + 1] = ROW_PIECE;
         t.dims[last] /= ROW_PIECE;
@@ -90,10 +101,10 @@ static val_id whole_amax(struct graph *g, val_id a, str_id o) {
 /* The largest magnitude of each tile, in the shape of the scales; of nothing it is 0. Of parts of a
  * row it comes from the largest and the smallest number: these read x as it is, where magnitudes
  * would be one more tensor if x is computed by a launch with other rows. */
-static val_id amax_of(struct graph *g, const struct tiling *t, val_id x, const struct type *scale,
-                      str_id o) {
+static val_id amax_of(struct graph *g, const struct tiling *t, val_id x, enum along how,
+                      const struct type *scale, str_id o) {
     if (type_count(&t->x) == 0) return build_full(g, scale, 0, o);
-    if (t->tile.whole) return whole_amax(g, build_1(g, OP_abs, x, o), o);
+    if (t->tile.whole) return whole_amax(g, build_1(g, OP_abs, x, o), how, o);
     const int n = t->naxes;
     if (n == 1 && t->axes[0] == t->rank - 1 && t->tile.cols == 0)
         return build_reshape(g,
@@ -116,7 +127,33 @@ static val_id codes_of(struct graph *g, val_id quotient, enum dtype format, str_
     return build_cast(g, quotient, format, o);
 }
 
-static void expand_quantize_node(struct graph *g, node_id n) {
+/* The matrix that x is the transpose of, or none. */
+static val_id untransposed(const struct graph *g, val_id x) {
+    if (val_op(g, x) != OP_transpose || val_type(g, x)->rank != 2) return VAL_NONE;
+    int rank;
+    const int64_t *perm = attr_ints(g, val_def(g, x), ATTR_perm, &rank);
+    return perm[0] == 1 ? node_in(g, val_def(g, x), 0) : VAL_NONE;
+}
+
+/* Codes of a transpose with a scale for each row: those of the matrix with one for each column,
+ * transposed. So what is transposed are codes, and the maxima are read in the order of memory. */
+static void expand_by_columns(struct graph *g, node_id n, val_id matrix,
+                              const struct quant_how *h) {
+    const str_id o = graph_node(g, n)->origin;
+    const struct type scale = *val_type(g, node_out(g, n, 1));
+    val_id x = build_cast(g, matrix, DT_f32, o);
+    val_id amax =
+        build_reduce(g, OP_reduce_max, build_1(g, OP_abs, x, o), (int64_t[]){0}, 1, true, o);
+    val_id s = graph_node(g, n)->nin == 2
+                   ? build_reshape(g, node_in(g, n, 1), val_type(g, amax)->dims, 2, o)
+                   : build_quant_scale(g, amax, h, o);
+    val_id codes = codes_of(g, build_2(g, OP_div, x, build_cast(g, s, DT_f32, o), o), h->format, o);
+    graph_forward(g, node_out(g, n, 0), build_swap_last(g, codes, o));
+    graph_forward(g, node_out(g, n, 1), build_reshape(g, s, scale.dims, scale.rank, o));
+    graph_forward(g, node_out(g, n, 2), build_reshape(g, amax, scale.dims, scale.rank, o));
+}
+
+static void expand_quantize_node(struct graph *g, node_id n, enum along how) {
     const str_id o = graph_node(g, n)->origin;
     struct quant_how h = {
         .format = attr_dtype(g, n, ATTR_format),
@@ -126,10 +163,16 @@ static void expand_quantize_node(struct graph *g, node_id n) {
         .margin = attr_int(g, n, ATTR_margin),
     };
     bool given = graph_node(g, n)->nin == 2;
+    val_id matrix = untransposed(g, node_in(g, n, 0));
+    if (matrix.i && h.tile.rows == 1 && h.tile.cols == 0 && !h.tile.whole &&
+        type_count(val_type(g, matrix)) > 0) {
+        expand_by_columns(g, n, matrix, &h);
+        return;
+    }
     val_id x = build_cast(g, node_in(g, n, 0), DT_f32, o), scale;
     struct type amax_type = *val_type(g, node_out(g, n, 2));
     struct tiling t = tiling_of(val_type(g, x), h.tile);
-    val_id amax = amax_of(g, &t, x, &amax_type, o);
+    val_id amax = amax_of(g, &t, x, how, &amax_type, o);
     scale = given ? node_in(g, n, 1) : build_quant_scale(g, amax, &h, o);
     val_id wide = spread(g, &t, build_cast(g, scale, DT_f32, o), o);
     val_id codes = codes_of(g, build_2(g, OP_div, x, wide, o), h.format, o);
@@ -185,15 +228,41 @@ static bool all_static(const struct graph *g, node_id n) {
     return ok;
 }
 
+/* A value that is computed along whole rows, or summed by columns of them, is made by a launch with
+ * these rows, and the maximum of a tensor belongs to it. */
+static enum along *find_along(const struct graph *g, struct arena *scratch) {
+    enum along *along = ARENA_ARRAY(scratch, enum along, g->values.n);
+    for (uint32_t i = 1; i < g->nodes.n; i++) {
+        node_id n = {i};
+        const struct node *node = graph_node(g, n);
+        enum op op = (enum op)node->op;
+        enum along most = ALONG_PARTS;
+        bool reduces = (op >= OP_reduce_sum && op <= OP_reduce_prod) || op == OP_rms_norm ||
+                       op == OP_layer_norm || op == OP_softmax || op == OP_log_softmax;
+        bool follows = (op_info(op)->traits & EW) || op == OP_quantize || op == OP_dequantize;
+        for (int k = 0; k < node->nin && follows; k++)
+            if (along[node_in(g, n, k).i] == ALONG_ROWS) most = ALONG_ROWS;
+        if (reduces) most = ALONG_ROWS;
+        for (int k = 0; k < node->nout; k++) along[node_out(g, n, k).i] = most;
+        if (op != OP_reduce_sum) continue;
+        for (val_id v = node_in(g, n, 0);; v = node_in(g, val_def(g, v), 0)) {
+            if (along[v.i] == ALONG_PARTS) along[v.i] = ALONG_COLUMNS;
+            if (val_op(g, v) != OP_cast) break;
+        }
+    }
+    return along;
+}
+
 /* What makes codes stays where the graph says, so that what they stand for can go; what reads them
  * stands in front of its first reader. */
 void expand_quantize(struct graph *g, struct arena *scratch) {
     const uint32_t count = g->nodes.n;
+    const enum along *along = find_along(g, scratch);
     VEC(uint32_t) after = {0};
     for (uint32_t i = 1; i < count; i++) {
         if (graph_node(g, (node_id){i})->op != OP_quantize || !all_static(g, (node_id){i}))
             continue;
-        expand_quantize_node(g, (node_id){i});
+        expand_quantize_node(g, (node_id){i}, along[node_in(g, (node_id){i}, 0).i]);
         while (after.n < g->nodes.n - count) vec_push(scratch, &after, i);
     }
     const uint32_t codes = g->nodes.n;

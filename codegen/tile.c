@@ -32,7 +32,7 @@ int tile_elem(const struct plan_group *g, const struct plan_launch *l,
     if (y->mode != GROUP_MAP || y->rank != 2) return 0;
     for (uint32_t k = 0; k < g->code.n; k++) {
         const struct group_instr *i = &g->code.at[k];
-        if (i->code == INSTR_COLSUM || i->code == INSTR_RANDOM || i->code == INSTR_IOTA) return 0;
+        if (instr_is_column(i->code) || i->code == INSTR_RANDOM || i->code == INSTR_IOTA) return 0;
         if (i->code != INSTR_STORE || !is_turned(y, k)) continue;
         if (!stored_twice(g, y, i->a)) return 0;
         int64_t size = (int64_t)dtype_size(l->out[i->slot].dtype);
@@ -173,7 +173,7 @@ static bool plain_results(const struct plan_group *g, const struct plan_launch *
     }
     for (uint32_t k = 0; k < g->code.n; k++) {
         unsigned code = g->code.at[k].code;
-        if (code == INSTR_IOTA || code == INSTR_RANDOM || code == INSTR_COLSUM) return false;
+        if (code == INSTR_IOTA || code == INSTR_RANDOM || instr_is_column(code)) return false;
     }
     return g->mode == GROUP_MAP;
 }

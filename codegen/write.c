@@ -35,7 +35,7 @@ static enum fit store_value(struct emit *e, val_id v) {
     for (uint32_t k = 0; k < e->cols.n; k++)
         if (e->cols.at[k].value == v.i) {
             struct map_to m = space_col_map(&e->space);
-            return store_register(e, INSTR_COLSUM, e->cols.at[k].reg, &m, v, 0);
+            return store_register(e, e->cols.at[k].code, e->cols.at[k].reg, &m, v, 0);
         }
     const struct space *sp = &e->space;
     int64_t count = type_count(val_type(e->c->g, v));
@@ -179,14 +179,42 @@ static bool feeds_row(const struct emit *e, const struct plan_group *g, bool *re
         if (i->c >= 0) dep[k] |= dep[i->c];
         bool reduction = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
         if (dep[k] && (i->span == SPAN_ALL || reduction)) found = true;
-        if (i->code == INSTR_COLSUM || instr_is_part(i->code)) found = true;
+        if (instr_is_column(i->code) || instr_is_part(i->code)) found = true;
         if (reduction) dep[k] = *reduces = true;
         *reduces |= instr_is_part(i->code);
     }
     return found;
 }
 
+/* Instructions that nothing reads any more; loads stay, whose slots have places. */
+static void drop_unread(struct emit *e) {
+    bool *read = ARENA_ARRAY(e->c->scratch, bool, e->code.n + 1);
+    int32_t *now = ARENA_ARRAY(e->c->scratch, int32_t, e->code.n + 1);
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < e->out.n; k++) read[e->out.at[k].reg] = true;
+    for (uint32_t k = e->code.n; k-- > 0;) {
+        const struct group_instr *i = &e->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        read[k] |= i->code == INSTR_LOAD || i->code == INSTR_RANDOM;
+        for (int q = 0; q < 3; q++)
+            if (read[k] && r[q] >= 0) read[r[q]] = true;
+    }
+    for (uint32_t k = 0; k < e->code.n; k++) {
+        struct group_instr *i = &e->code.at[k];
+        int32_t *const r[3] = {&i->a, &i->b, &i->c};
+        if (!read[k]) continue;
+        for (int q = 0; q < 3; q++)
+            if (*r[q] >= 0) *r[q] = now[*r[q]];
+        now[k] = (int32_t)n;
+        e->moves.at[n] = e->moves.at[k];
+        e->code.at[n++] = *i;
+    }
+    for (uint32_t k = 0; k < e->out.n; k++) e->out.at[k].reg = now[e->out.at[k].reg];
+    e->code.n = e->moves.n = n;
+}
+
 static struct plan_launch *write_launch(struct emit *e, str_id origin) {
+    drop_unread(e);
     struct cg *c = e->c;
     struct plan *p = c->p;
     struct axes x = order_axes(e);
@@ -207,7 +235,7 @@ static struct plan_launch *write_launch(struct emit *e, str_id origin) {
     }
     for (uint32_t k = 0; k < e->out.n; k++) {
         const struct out_slot *o = &e->out.at[k];
-        out[k] = final_view(&o->view, &x, o->code == INSTR_COLSUM ? x.n - x.inner : 0);
+        out[k] = final_view(&o->view, &x, instr_is_column((unsigned)o->code) ? x.n - x.inner : 0);
         for (int j = x.n - x.inner; o->code == INSTR_STORE && j < x.n; j++)
             if (x.from[j] >= 0 && o->single >> x.from[j] & 1) out[k].dims[j] = 1;
         cost.bytes_written += touched(&out[k]);

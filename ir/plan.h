@@ -79,13 +79,13 @@ int64_t view_count(const struct plan_view *v);
  * of the same row.
  *   TAIL  as ROW, but no SPAN_ALL instruction depends on a reduction: a row may be cut into fixed
  * pieces whose partial results are combined in order (few long rows); what depends on the results
- * is SPAN_ROW and runs once per row. COLSUM adds a register over all rows into an output of the
- * row's shape; allowed in MAP and ROW. An instruction of SPAN_ALL whose operands are all SPAN_ROW
- * repeats its value along the row. A cast keeps the element type it rounds or wraps to in imm_int;
- * arithmetic on integers narrower than i64 is followed by such a cast. A result may share memory
- * with an operand through an identical view: its STORE comes after that LOAD, which is not
- * repeated. rank and inner are at least 1. Pieces and their order of combination never depend on
- * the number of threads. */
+ * is SPAN_ROW and runs once per row. COLSUM and COLMAX reduce a register over all rows into an
+ * output of the row's shape; allowed in MAP and ROW. An instruction of SPAN_ALL whose operands are
+ * all SPAN_ROW repeats its value along the row. A cast keeps the element type it rounds or wraps to
+ * in imm_int; arithmetic on integers narrower than i64 is followed by such a cast. A result may
+ * share memory with an operand through an identical view: its STORE comes after that LOAD, which is
+ * not repeated. rank and inner are at least 1. Pieces and their order of combination never depend
+ * on the number of threads. */
 enum group_mode { GROUP_MAP, GROUP_ROW, GROUP_TAIL };
 enum span { SPAN_ALL, SPAN_ROW };
 enum instr_code {
@@ -103,6 +103,7 @@ enum instr_code {
     INSTR_MIN,
     INSTR_PROD,   /* along the row: SPAN_ALL a -> SPAN_ROW */
     INSTR_COLSUM, /* SPAN_ALL a, summed over rows -> result view `slot` of the row's dims */
+    INSTR_COLMAX, /* the largest instead; f32 */
     INSTR_PART_MAX,
     INSTR_PART_MIN, /* of each part of a row: imm_int neighbours, a power of two of
                        PART_LENGTH_MAX that
@@ -120,6 +121,9 @@ struct group_instr {
     double imm, imm2;
     int64_t imm_int;
 };
+static inline bool instr_is_column(unsigned code) {
+    return code == INSTR_COLSUM || code == INSTR_COLMAX;
+}
 static inline bool instr_is_part(unsigned code) {
     return code == INSTR_PART_MAX || code == INSTR_PART_MIN;
 }

@@ -54,11 +54,11 @@ static bool is_reduction(uint16_t code) {
 }
 
 static bool has_access(uint16_t code) {
-    return code == INSTR_LOAD || code == INSTR_STORE || code == INSTR_COLSUM || code == INSTR_IOTA;
+    return code == INSTR_LOAD || code == INSTR_STORE || instr_is_column(code) || code == INSTR_IOTA;
 }
 
 static bool has_value(uint16_t code) {
-    return code != INSTR_STORE && code != INSTR_COLSUM;
+    return code != INSTR_STORE && !instr_is_column(code);
 }
 
 static const struct plan_view *view_of(const struct builder *b, const struct group_instr *k) {
@@ -101,7 +101,7 @@ static void raw_access(const struct builder *b, const struct group_instr *k, str
     r->offset = v->offset;
     for (int i = skip < 0 ? 0 : skip; i < g->rank; i++)
         r->strides[i] = v->dims[i - skip] == 1 ? 0 : v->strides[i - skip];
-    if (k->code == INSTR_COLSUM)
+    if (instr_is_column(k->code))
         for (int i = 0; i < g->rank - g->inner; i++) r->strides[i] = 0;
 }
 
@@ -461,7 +461,7 @@ struct group_layout *plan_group_layout(const struct plan *p, const struct plan_l
         if (has_access(k->code)) raw_access(&b, k, &y->regs[i]);
         if (k->code == INSTR_STORE && repeats(b.g, &y->regs[i])) free_border = false;
         if (k->code == INSTR_RANDOM && k->span == SPAN_ROW) free_border = false;
-        if (k->code == INSTR_COLSUM) {
+        if (instr_is_column(k->code)) {
             y->regs[i].partial = y->ncolsum++;
             free_border = false;
         }

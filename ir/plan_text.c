@@ -43,6 +43,7 @@ struct instr_form instr_form(unsigned code) {
         [INSTR_MIN - OP_COUNT] = {"row_min", 1, .result = true},
         [INSTR_PROD - OP_COUNT] = {"row_prod", 1, .result = true},
         [INSTR_COLSUM - OP_COUNT] = {"col_sum", 1, .slot = true},
+        [INSTR_COLMAX - OP_COUNT] = {"col_max", 1, .slot = true},
         [INSTR_PART_MAX - OP_COUNT] = {"part_max", 1, .result = true},
         [INSTR_PART_MIN - OP_COUNT] = {"part_min", 1, .result = true},
     };

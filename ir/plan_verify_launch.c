@@ -344,6 +344,7 @@ static const char *check_slot(const struct plan_launch *l, const struct plan_gro
         return NULL;
     case INSTR_RANDOM: return v->rank == 0 && v->dtype == DT_i64 ? NULL : "seed";
     case INSTR_COLSUM:
+    case INSTR_COLMAX:
         return same_dims(v, g->dims + g->rank - g->inner, g->inner) ? NULL : "view of a column sum";
     default:
         if (same_dims(v, g->dims, g->rank)) return NULL;
@@ -380,20 +381,21 @@ static const char *check_instr(const struct plan_launch *l, const struct plan_gr
         if (q >= want ? r[q] != -1 : (r[q] < 0 || r[q] >= (int32_t)k)) return "operand";
         if (q >= want) continue;
         uint16_t code = g->code.at[r[q]].code;
-        if (code == INSTR_STORE || code == INSTR_COLSUM) return "operand";
+        if (code == INSTR_STORE || instr_is_column(code)) return "operand";
         all |= g->code.at[r[q]].span == SPAN_ALL;
     }
     bool reduces = i->code >= INSTR_SUM && i->code <= INSTR_PROD;
     if (reduces && (!all || i->span != SPAN_ROW)) return "span of a reduction";
-    if (i->code == INSTR_COLSUM && !all) return "span of a column sum";
+    if (instr_is_column(i->code) && !all) return "span of a column sum";
     if ((i->code < OP_COUNT && all && i->span != SPAN_ALL) ||
         (instr_is_part(i->code) && (!all || i->span != SPAN_ALL)))
         return "span";
     if (reduces && g->mode == GROUP_MAP) return "reduction in a MAP group";
-    if (i->code == INSTR_COLSUM && g->mode == GROUP_TAIL) return "column sum in a TAIL group";
+    if (i->code == INSTR_COLMAX && g->code.at[i->a].dtype != DT_f32) return "register type";
+    if (instr_is_column(i->code) && g->mode == GROUP_TAIL) return "column sum in a TAIL group";
     if (i->code == INSTR_IOTA && (i->axis < 0 || i->axis >= g->rank)) return "axis";
     bool slotted = i->code == INSTR_LOAD || i->code == INSTR_RANDOM || i->code == INSTR_STORE ||
-                   i->code == INSTR_COLSUM;
+                   instr_is_column(i->code);
     return slotted ? check_slot(l, g, i) : NULL;
 }
 
@@ -431,7 +433,7 @@ static void check_group(struct plan_check *v, uint32_t k, const struct plan_laun
             plan_fault(v, "group %u, instruction %u: %s", l->group.i, i, wrong);
             return;
         }
-        stores += g->code.at[i].code == INSTR_STORE || g->code.at[i].code == INSTR_COLSUM;
+        stores += g->code.at[i].code == INSTR_STORE || instr_is_column(g->code.at[i].code);
     }
     const char *wrong = check_parts(v, l, g);
     if (wrong) plan_fault(v, "group %u: %s", l->group.i, wrong);

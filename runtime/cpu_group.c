@@ -322,8 +322,23 @@ static void reduce_block(const struct run *u, const struct program_step *s, bool
 static void colsum_block(const struct run *u, const struct program_step *s) {
     const struct group_instr *k = instr_of(u, s->instr);
     union total *t = u->colsums + u->y->regs[s->instr].partial * u->colsum_cols;
-    ew_colsum((enum dtype)instr_of(u, k->a)->dtype, t + u->c0 - u->colsum_c0, block_of(u, k->a, 0),
-              u->nr, u->nc);
+    t += u->c0 - u->colsum_c0;
+    if (k->code == INSTR_COLMAX)
+        ew_colmax(t, block_of(u, k->a, 0), u->nr, u->nc);
+    else
+        ew_colsum((enum dtype)instr_of(u, k->a)->dtype, t, block_of(u, k->a, 0), u->nr, u->nc);
+}
+
+/* What totals of columns [from, to) of a task begin with. */
+static void clear_columns(const struct run *u, int64_t from, int64_t to) {
+    for (uint32_t i = 0; i < u->p->g->code.n; i++) {
+        const struct group_instr *k = instr_of(u, i);
+        if (!instr_is_column(k->code)) continue;
+        uint16_t code = k->code == INSTR_COLMAX ? INSTR_MAX : INSTR_SUM;
+        union total *t = u->colsums + u->y->regs[i].partial * u->colsum_cols;
+        for (int64_t c = from; c < to; c++)
+            t[c] = total_init(code, (enum dtype)instr_of(u, k->a)->dtype);
+    }
 }
 
 /* Blocks begin and end where parts do: see choose_blocks of plan_group.c. */
@@ -486,14 +501,13 @@ static void task_colsum(void *arg, int64_t index, int thread) {
     u.colsum_cols = y->cols;
     if (!y->columns_first) {
         u.colsums = shared + index * y->ncolsum * y->cols;
-        memset(u.colsums, 0, (size_t)(y->ncolsum * y->cols) * sizeof *shared);
+        clear_columns(&u, 0, y->cols);
         rows_of_piece(&u, from, i64_min(from + y->piece, y->rows), 0, y->cols);
         return;
     }
     u.colsums = shared;
     int64_t to = i64_min(from + y->piece, y->cols);
-    for (int64_t k = 0; k < y->ncolsum; k++)
-        memset(shared + k * y->cols + from, 0, (size_t)(to - from) * sizeof *shared);
+    clear_columns(&u, from, to);
     for (; from < to; from += y->block_cols) {
         u.hoisted_done = false;
         rows_of_piece(&u, 0, y->rows, from, i64_min(from + y->block_cols, to));
@@ -511,7 +525,8 @@ static void task_colsum_end(void *arg, int64_t index, int thread) {
     int64_t c0 = index * COLSUM_PART, c1 = i64_min(c0 + COLSUM_PART, y->cols);
     for (uint32_t i = 0; i < u.p->g->code.n; i++) {
         const struct group_instr *k = instr_of(&u, i);
-        if (k->code != INSTR_COLSUM) continue;
+        if (!instr_is_column(k->code)) continue;
+        uint16_t code = k->code == INSTR_COLMAX ? INSTR_MAX : INSTR_SUM;
         const struct plan_view *v = &u.j->l->out[k->slot];
         enum dtype t = (enum dtype)instr_of(&u, k->a)->dtype;
         char *base = view_at(u.j->x, v);
@@ -519,9 +534,9 @@ static void task_colsum_end(void *arg, int64_t index, int thread) {
         int64_t offset, stride;
         walk_begin(&w, y, &y->regs[i], y->rank - y->inner, y->rank, c0);
         for (int64_t c = c0; c < c1; c++) {
-            union total sum = total_init(INSTR_SUM, t);
+            union total sum = total_init(code, t);
             for (int64_t p = 0; p < pieces; p++)
-                sum = total_join(INSTR_SUM, t, sum,
+                sum = total_join(code, t, sum,
                                  shared[(p * y->ncolsum + y->regs[i].partial) * y->cols + c]);
             union total reg;
             total_put(t, &reg, sum);

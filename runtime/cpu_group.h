@@ -48,5 +48,6 @@ void ew_reduce_rows(uint16_t code, enum dtype reg, void *o, const void *a, int64
                     int64_t cols);
 /* t[c] += sum over rows of a[r][c], rows in order. */
 void ew_colsum(enum dtype reg, union total *t, const void *a, int64_t rows, int64_t cols);
+void ew_colmax(union total *t, const float *a, int64_t rows, int64_t cols);
 
 #endif

@@ -57,7 +57,8 @@ static enum step_kind kind_of(uint16_t code) {
     case INSTR_MAX:
     case INSTR_MIN:
     case INSTR_PROD: return STEP_REDUCE;
-    case INSTR_COLSUM: return STEP_COLSUM;
+    case INSTR_COLSUM:
+    case INSTR_COLMAX: return STEP_COLSUM;
     case INSTR_PART_MAX:
     case INSTR_PART_MIN: return STEP_PART;
     case OP_cast: return STEP_CAST;

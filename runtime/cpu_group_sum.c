@@ -148,3 +148,9 @@ void ew_colsum(enum dtype reg, union total *t, const void *a, int64_t rows, int6
                 t[c].i = (int64_t)((uint64_t)t[c].i + (uint64_t)((const int64_t *)a)[r * cols + c]);
         }
 }
+
+void ew_colmax(union total *t, const float *a, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            t[c] = total_join(INSTR_MAX, DT_f32, t[c], (union total){.f = (double)a[r * cols + c]});
+}

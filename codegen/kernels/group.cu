@@ -167,18 +167,22 @@ extern "C" __global__ void __launch_bounds__(THREADS MIN_BLOCKS) group_row(PARAM
 #else
     raw now INIT;
     fetch(ARGS, first, lane, now);
-#if RPW > 1
+#if RPW > 1 && AHEAD /* in pairs: then nothing has to move from `next` to `now` */
+    raw next INIT;
+    for (IDX k = 0; k < RPW && first + k * APART < ROWS; k += 2) {
+        const IDX row = first + k * APART;
+        const bool more = k + 1 < RPW && row + APART < ROWS;
+        if (more) fetch(ARGS, row + APART, lane, next);
+        body(ARGS, row, lane, sums, now);
+        if (!more) break;
+        if (k + 2 < RPW && row + 2 * APART < ROWS) fetch(ARGS, row + 2 * APART, lane, now);
+        body(ARGS, row + APART, lane, sums, next);
+    }
+#elif RPW > 1
     for (IDX k = 0; k < RPW && first + k * APART < ROWS; k++) {
-        const bool more = k + 1 < RPW && first + (k + 1) * APART < ROWS;
-#if AHEAD
-        raw next = now;
-        if (more) fetch(ARGS, first + (k + 1) * APART, lane, next);
         body(ARGS, first + k * APART, lane, sums, now);
-        now = next;
-#else
-        body(ARGS, first + k * APART, lane, sums, now);
-        if (more) fetch(ARGS, first + (k + 1) * APART, lane, now);
-#endif
+        if (k + 1 < RPW && first + (k + 1) * APART < ROWS)
+            fetch(ARGS, first + (k + 1) * APART, lane, now);
     }
 #else
     body(ARGS, first, lane, sums, now);

@@ -235,6 +235,53 @@ template <class M, int N, class R> DEV void put_pack(pack<M, N> &x, const R *v) 
     }
 PACK8(e4m3, e4m3)
 PACK8(e5m2, e5m2)
+/* N elements as they lie in memory, in registers for a while: as words, which have to be taken apart
+ * once only, when elements are needed. */
+template <class M, int N> struct words {
+    static constexpr int n = sizeof(M) * N / 4;
+    u32 at[n];
+};
+template <class M, int N, bool WHOLE = sizeof(M) * N % 4 == 0> struct held_as {
+    typedef words<M, N> type;
+};
+template <class M, int N> struct held_as<M, N, false> {
+    typedef packs<M, N> type;
+};
+template <class M, int N> using held = typename held_as<M, N>::type;
+template <class M, int N> DEV void fetch_pack(words<M, N> &x, const M *p) {
+    constexpr int n = words<M, N>::n, piece = n < 4 ? n : 4;
+    typedef pack<u32, piece> line;
+#pragma unroll
+    for (int k = 0; k < n / piece; k++) {
+        const line y = ((const line *)p)[k];
+#pragma unroll
+        for (int j = 0; j < piece; j++) x.at[k * piece + j] = y.at[j];
+    }
+}
+template <class M, int N, class R> DEV void unpack(R *v, const words<M, N> &x) {
+    unpack(v, reinterpret_cast<const packs<M, N> &>(x));
+}
+template <int N> DEV void unpack(float *v, const words<float, N> &x) {
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = __uint_as_float(x.at[k]);
+}
+template <int N> DEV void unpack(float *v, const words<bf16, N> &x) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        v[2 * k] = __uint_as_float(x.at[k] << 16);
+        v[2 * k + 1] = __uint_as_float(x.at[k] & 0xffff0000u);
+    }
+}
+template <int N> DEV void unpack(float *v, const words<e4m3, N> &x) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+        both_e4m3(v + 2 * k, (unsigned short)(x.at[k / 2] >> k % 2 * 16));
+}
+template <int N> DEV void unpack(float *v, const words<e5m2, N> &x) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++)
+        both_e5m2(v + 2 * k, (unsigned short)(x.at[k / 2] >> k % 2 * 16));
+}
 DEV u32 two_bf16(float low, float high) {
     u32 two;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
@@ -357,6 +404,16 @@ template <int N> DEV void narrow_bf16(float *y, const float *x) {
     if (N % 2) y[N - 1] = narrow<bf16>(x[N - 1]);
 }
 
+/* The same for codes. */
+#define NARROW8(name)                                                                              \
+    template <int N> DEV void narrow_##name(float *y, const float *x) {                            \
+        _Pragma("unroll") for (int k = 0; k + 1 < N; k += 2)                                       \
+            both_##name(y + k, two_##name(x[k], x[k + 1]));                                        \
+        if (N % 2) y[N - 1] = narrow<name>(x[N - 1]);                                              \
+    }
+NARROW8(e4m3)
+NARROW8(e5m2)
+
 /* ---- elementwise functions ---------------------------------------------------------------------
  * The column `emit` of ops.def names these. FAST_MATH: every result is rounded to 16 bits or fewer,
  * so that the units for special functions (about 2^-22) are exact enough. */
@@ -435,15 +492,47 @@ DEV u32 index32(i64 x) { return (u64)x < 0xffffffffull ? (u32)x : 0xffffffffu; }
 #ifdef EXACT_DIV /* quotients become codes that have to be the CPU's */
 DEV float op_div(float x, float y) { return x / y; }
 /* x / y for many x, correctly rounded, from the correctly rounded 1 / y (P. Markstein, IBM Journal of
- * Research and Development 34(1), 1990, theorem 8.2); quotients below 2^-30 may be off by a unit. 0:
- * y is too small or too large for that. */
+ * Research and Development 34(1), 1990, theorem 8.2); quotients of |x| below 2^-100 may be off by a
+ * unit. 0: y is too small or too large for that. */
 DEV float op_inverse(float y) {
-    const float a = fabsf(y);
-    return a >= 5.421010862427522e-20f && a <= 18446744073709551616.0f ? 1.0f / y : 0.0f;
+    const u32 place = (__float_as_uint(y) >> 23 & 0xffu) - 63u; /* 2^-64 <= |y| < 2^65 */
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+    r = fmaf(fmaf(-y, r, 1.0f), r, r); /* as 1 / y does in that range */
+    return place < 129u ? r : 0.0f;
 }
-DEV float op_div_by(float x, float y, float inverse) {
-    const float q = x * inverse, exact = fmaf(fmaf(-q, y, x), inverse, q);
-    return fabsf(q) <= 3.402823466e+38f ? copysignf(exact, q) : q;
+/* The sign of zeros comes out right as well. */
+DEV float markstein(float x, float y, float inverse, float q) {
+    return fmaf(-fmaf(q, y, -x), inverse, q);
+}
+/* N quotients. HOW: ONE_BY_ONE in as few registers as possible, TOGETHER in fewer instructions: what
+ * overflows stays infinite; BOUNDED: nothing overflows. */
+enum quotient_how { ONE_BY_ONE, TOGETHER, BOUNDED };
+template <int N, quotient_how HOW>
+DEV void quotients(float *to, const float *x, float y, float inverse) {
+    if constexpr (HOW != TOGETHER) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float q = x[k] * inverse, exact = markstein(x[k], y, inverse, q);
+            to[k] = HOW == BOUNDED || fabsf(q) < F32_INF ? exact : q;
+        }
+        return;
+    }
+    float most = 0.0f;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        to[k] = x[k] * inverse;
+        most = fmaxf(most, fabsf(to[k]));
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (most < F32_INF || fabsf(to[k]) != F32_INF) to[k] = markstein(x[k], y, inverse, to[k]);
+}
+/* By a number from 1 to 2^64, whose inverse is known. */
+DEV float op_div_number(float x, float y, float inverse) {
+    const float a = fabsf(x);
+    if (a >= 7.888609052210118e-31f && a < F32_INF) return markstein(x, y, inverse, x * inverse);
+    return x / y;
 }
 #else
 DEV float op_div(float x, float y) { return IF_FAST(__fdividef(x, y), x / y); }
@@ -521,8 +610,12 @@ struct min_of {
     template <class T> DEV_MEMBER T none() { return largest<T>(); }
 };
 
-/* The lanes of a thread's group of L neighbours; other groups of the warp may be elsewhere. */
+/* The lanes of a thread's group of L neighbours; other groups of the warp may be elsewhere, unless
+ * the kernel is known to keep all WHOLE_WARPS together: masks that are no constants are slow. */
 template <int L> DEV u32 lanes_mask() {
+#ifdef WHOLE_WARPS
+    return FULL_WARP;
+#endif
     if constexpr (L >= 32)
         return FULL_WARP;
     else
@@ -592,22 +685,23 @@ template <int L, int W, int SITE, class T, class... OPS> DEV void rows_reduce(T 
 }
 /* The sum of n numbers that lie `stride` apart, by NSLICES threads threadIdx.x, threadIdx.x + 32, ..;
  * the first of them gets it. Slices and their order are fixed. */
-template <int NSLICES, class A, class T> DEV A slices_sum(const T *p, i64 stride, int n, bool valid) {
+template <class OP, int NSLICES, class A, class T>
+DEV A slices_join(const T *p, i64 stride, int n, bool valid) {
     __shared__ A part[NSLICES][32];
     const int slice = threadIdx.x / 32, lane = threadIdx.x % 32;
-    A sum = 0;
+    A sum = OP::template none<A>();
     if (valid)
 #pragma unroll 16
-        for (int k = slice; k < n; k += NSLICES) sum = sum_of::join(sum, (A)p[k * stride]);
+        for (int k = slice; k < n; k += NSLICES) sum = OP::join(sum, (A)p[k * stride]);
     __syncthreads(); /* an earlier sum has been read */
     part[slice][lane] = sum;
     __syncthreads();
     if (slice == 0)
-        for (int k = 1; k < NSLICES; k++) sum = sum_of::join(sum, part[k][lane]);
+        for (int k = 1; k < NSLICES; k++) sum = OP::join(sum, part[k][lane]);
     return sum;
 }
-/* The sum of one register over the warps of a block; the first warp gets it. */
-template <int NWARPS, int N, class T> DEV void warps_sum(T *x) {
+/* One register of all warps of a block; the first warp gets the result. */
+template <class OP, int NWARPS, int N, class T> DEV void warps_join_columns(T *x) {
     __shared__ T part[NWARPS][32];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -617,7 +711,7 @@ template <int NWARPS, int N, class T> DEV void warps_sum(T *x) {
         __syncthreads();
         if (warp == 0)
 #pragma unroll
-            for (int w = 1; w < NWARPS; w++) x[k] = sum_of::join(x[k], part[w][lane]);
+            for (int w = 1; w < NWARPS; w++) x[k] = OP::join(x[k], part[w][lane]);
     }
 }
 

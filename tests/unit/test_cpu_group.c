@@ -84,7 +84,8 @@ static void slow_instr(struct slow *s, uint32_t i) {
             o[e] = k->imm + k->imm2 * (double)(rest % s->g->dims[k->axis]);
             break;
         case INSTR_STORE:
-        case INSTR_COLSUM: break;
+        case INSTR_COLSUM:
+        case INSTR_COLMAX: break;
         case INSTR_SUM:
         case INSTR_MAX:
         case INSTR_MIN:
@@ -110,11 +111,11 @@ static void slow_instr(struct slow *s, uint32_t i) {
     }
 }
 
-/* Compare what a STORE or COLSUM left behind. */
+/* Compare what a STORE, COLSUM or COLMAX left behind. */
 static void slow_compare(struct slow *s, uint32_t i, double tol) {
     const struct group_instr *k = &s->g->code.at[i];
     const struct plan_view *v =
-        k->code == INSTR_STORE || k->code == INSTR_COLSUM ? &s->l->out[k->slot] : NULL;
+        k->code == INSTR_STORE || instr_is_column(k->code) ? &s->l->out[k->slot] : NULL;
     if (!v) return;
     const char *p = (const char *)slow_memory(s, v);
     int64_t size = (int64_t)dtype_size(v->dtype);
@@ -130,6 +131,12 @@ static void slow_compare(struct slow *s, uint32_t i, double tol) {
                 scale += fabs(x);
             }
             scale = 1 + scale / 8;
+        }
+        if (k->code == INSTR_COLMAX) {
+            if (e >= s->cols) break;
+            want = -INFINITY;
+            for (int64_t r = 0; r < s->rows; r++)
+                want = fmax(want, slow_at(s, k->a, r * s->cols + e));
         }
         double got = dtype_load(v->dtype, p + slow_offset(s->g, v, e) * size);
         rig_close(got, want, tol * scale, "element", e);
@@ -294,7 +301,8 @@ static void build_random(struct rig *r) {
         int32_t a = regs[n - 1];
         m.out[m.nout] =
             rig_new(r, BUF_OUTPUT, "colsum", DT_f32, m.g.inner, m.g.dims + m.g.rank - m.g.inner);
-        struct group_instr k = instr(INSTR_COLSUM, DT_f32, SPAN_ALL, a, -1, -1);
+        uint16_t code = rig_int(m.s, 0, 1) ? INSTR_COLSUM : INSTR_COLMAX;
+        struct group_instr k = instr(code, DT_f32, SPAN_ALL, a, -1, -1);
         k.slot = (int32_t)m.nout++;
         emit(&m, k);
     }

