@@ -277,6 +277,19 @@ static void choose_map_units(struct group_gen *g) {
         g->units = 2;
 }
 
+/* What the compiler should manage with for that many numbers; codes want some more at times. */
+static int64_t registers_for(const struct group_gen *g, int64_t words) {
+    if (g->exact && words > 60) return i64_min(255, (words + 20) / 8 * 8);
+    return words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
+}
+
+/* Blocks of a processor, whose four parts have 512 warps' registers each: a block's warps go to
+ * them in turn. */
+static int64_t blocks_for(const struct group_gen *g, int64_t registers) {
+    int64_t warps = 4 * i64_min(512 / registers, 16);
+    return i64_max(1, warps / ((g->threads + 31) / 32));
+}
+
 /* Rows wait in shared memory, each thread's part copied by itself: that takes no registers, and
  * enough of them on their way hide the memory's latency. */
 static bool choose_ring(struct group_gen *g) {
@@ -295,8 +308,8 @@ static bool choose_ring(struct group_gen *g) {
     int64_t words = (int64_t)pressure(g) * g->vec * g->units + 8; /* operands are read late */
     if (g->ncolsum > 2) words += 2 * g->vec * g->units;
     if (g->cols % ((int64_t)g->vec * g->units * g->lanes) != 0) words += 12;
-    int64_t registers = words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
-    int64_t blocks = i64_max(1, i64_min(65536 / (registers * g->threads), 2048 / g->threads));
+    int64_t registers = registers_for(g, words);
+    int64_t blocks = blocks_for(g, registers);
     int64_t slot = bytes * g->threads;
     int64_t ring = 1 + i64_max(1, i64_min(5, ceil_div(ON_THE_WAY, blocks * slot)));
     while (ring > 2 && ring * slot > RING_BLOCK) ring--;
@@ -316,8 +329,8 @@ static void choose_blocks(struct group_gen *g) {
     g->ahead = g->vec * g->units <= 8 && words + 20 <= most;
     if (!g->ahead) words = least;
     g->late = !g->ahead;
-    int64_t registers = words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
-    g->blocks = (int)i64_max(1, i64_min(65536 / (registers * g->threads), 2048 / g->threads));
+    int64_t registers = registers_for(g, words);
+    g->blocks = (int)blocks_for(g, registers);
 }
 
 /* How many pieces of rows keep all processors busy to the end, each with `tiles` blocks. */

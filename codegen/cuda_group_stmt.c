@@ -200,16 +200,52 @@ int32_t stmt_source(const struct text *t, const struct group_instr *i) {
     return same ? c->a : i->a;
 }
 
+/* "to_i64" where STORE k stores another kind of number than register a holds. */
+static const char *conversion(const struct text *t, uint32_t k, int32_t a) {
+    enum dtype from = (enum dtype)at(t, (uint32_t)a)->dtype;
+    enum dtype to = access_view(t->g, at(t, k))->dtype;
+    enum dtype natural = to == DT_f64 || to == DT_bool ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
+    return natural == from ? "" : arena_printf(t->g->c->scratch, "to_%s", dtype_name(natural));
+}
+
+static bool stores_runs(const struct text *t, uint32_t k) {
+    return !t->g->row_store[k] && group_repeats(t->g, k) == 1 &&
+           (group_turned(t->g, k) || group_packed(t->g, k, t->g->vec));
+}
+
+void stmt_hold(struct text *t, uint32_t k) {
+    const struct group_instr *i = at(t, k);
+    const char *memory = cuda_memory_type(access_view(t->g, i)->dtype);
+    const int32_t a = stmt_source(t, i);
+    const char *convert = conversion(t, k, a);
+    if (!stores_runs(t, k)) return;
+    bool plain = !t->g->uniform[a] && !t->g->by_run[a] && !*convert;
+    if (!plain) {
+        enum dtype to = access_view(t->g, i)->dtype;
+        enum dtype natural = to == DT_f64 || to == DT_bool ? to
+                             : dtype_is_float(to)          ? DT_f32
+                                                           : DT_i64;
+        buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", cuda_register_type(natural),
+                   k, k, convert);
+        expr_operand(t, a);
+        buf_puts(t->out, ");\n");
+    }
+    char from = plain ? 'v' : 'w';
+    uint32_t number = plain ? (uint32_t)a : k;
+    if (group_turned(t->g, k))
+        buf_printf(t->out, "    store_pack<VEC>((%s *)&sums.q%u, %c%u + AT);\n", memory, k, from,
+                   number);
+    else
+        buf_printf(t->out,
+                   "    held<%s, VEC> m%u[UNITS];\n    RUNS hold(m%u[AT / VEC], %c%u + AT);\n",
+                   memory, k, k, from, number);
+}
+
 void stmt_store(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     const char *memory = cuda_memory_type(access_view(t->g, i)->dtype);
     const int32_t a = stmt_source(t, i);
-    enum dtype from = (enum dtype)at(t, (uint32_t)a)->dtype;
-    enum dtype to = access_view(t->g, i)->dtype;
-    enum dtype natural = to == DT_f64 || to == DT_bool ? to : dtype_is_float(to) ? DT_f32 : DT_i64;
-    const char *reg = cuda_register_type(natural);
-    const char *convert =
-        natural == from ? "" : arena_printf(t->g->c->scratch, "to_%s", dtype_name(natural));
+    const char *convert = conversion(t, k, a);
     if (t->g->row_store[k]) {
         buf_printf(t->out, "    if (lane == 0) out%d[", i->slot);
         expr_address(t, k, "0");
@@ -218,36 +254,23 @@ void stmt_store(struct text *t, uint32_t k) {
         buf_puts(t->out, "));\n");
         return;
     }
-    if (group_repeats(t->g, k) > 1) { /* the first of the columns that share it */
+    if (stores_runs(t, k)) {
+        if (!t->early) stmt_hold(t, k);
+        if (group_turned(t->g, k)) return;
+        buf_printf(t->out, "    RUNS store_held(out%d + ", i->slot);
+        expr_address(t, k, "col");
+        buf_printf(t->out, ", m%u[AT / VEC]);\n", k);
+        return;
+    }
+    const bool shared = group_repeats(t->g, k) > 1; /* by columns, the first of which stores it */
+    if (shared)
         buf_printf(t->out, "    RUNS if (col %% %" PRId64 " == 0) out%d[", group_repeats(t->g, k),
                    i->slot);
-        expr_address(t, k, "col");
-        buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-        expr_value(t, a, "AT");
-        buf_puts(t->out, "));\n");
-        return;
-    }
-    const bool turned = group_turned(t->g, k);
-    if (turned || group_packed(t->g, k, t->g->vec)) {
-        bool plain = !t->g->uniform[a] && !t->g->by_run[a] && natural == from;
-        if (!plain) {
-            buf_printf(t->out, "    %s w%u[E];\n    EACH(k) w%u[k] = %s(", reg, k, k, convert);
-            expr_operand(t, a);
-            buf_puts(t->out, ");\n");
-        }
-        if (turned) {
-            buf_printf(t->out, "    store_pack<VEC>((%s *)&sums.q%u", memory, k);
-        } else {
-            buf_printf(t->out, "    RUNS store_pack<VEC>(out%d + ", i->slot);
-            expr_address(t, k, "col");
-        }
-        buf_printf(t->out, ", %c%u + AT);\n", plain ? 'v' : 'w', plain ? (uint32_t)a : k);
-        return;
-    }
-    buf_printf(t->out, "    RUNS RUN(k) out%d[", i->slot);
-    expr_address(t, k, "col + k");
+    else
+        buf_printf(t->out, "    RUNS RUN(k) out%d[", i->slot);
+    expr_address(t, k, shared ? "col" : "col + k");
     buf_printf(t->out, "] = store_as<%s>::from(%s(", memory, convert);
-    expr_value(t, a, "AT + k");
+    expr_value(t, a, shared ? "AT" : "AT + k");
     buf_puts(t->out, "));\n");
 }
 

@@ -365,9 +365,11 @@ static void put_single(struct text *t) {
         }
         put_exchange(t, s);
     }
-    for (uint32_t k = 0; k < g->n; k++)
-        if (is_sink(at(t, k)->code))
-            put_with(t, at(t, k)->code == INSTR_STORE ? stmt_source(t, at(t, k)) : (int32_t)k);
+    for (uint32_t k = 0; k < g->n; k++) {
+        if (!is_sink(at(t, k)->code)) continue;
+        put_with(t, at(t, k)->code == INSTR_STORE ? stmt_source(t, at(t, k)) : (int32_t)k);
+        if (at(t, k)->code == INSTR_STORE) stmt_hold(t, k);
+    }
     for (uint32_t k = 0; k < g->n; k++) /* last: a result may lie where an operand does */
         if (at(t, k)->code == INSTR_STORE && !g->row_store[k]) stmt_store(t, k);
     put_row_stores(t);

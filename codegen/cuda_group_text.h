@@ -56,6 +56,8 @@ void stmt_step_slot(struct text *t, uint32_t k);
 void stmt_run_fetch(struct text *t, uint32_t k);
 void stmt_uniform(struct text *t, uint32_t k); /* one value */
 void stmt_array(struct text *t, uint32_t k);   /* all elements of a thread */
+/* What STORE k writes, as it will lie in memory: fewer registers until the end of the row. */
+void stmt_hold(struct text *t, uint32_t k);
 void stmt_store(struct text *t, uint32_t k);
 /* The register that STORE i really stores: before a cast that the store does itself. */
 int32_t stmt_source(const struct text *t, const struct group_instr *i);

@@ -78,7 +78,7 @@ static val_id whole_amax(struct graph *g, val_id a, enum along how, str_id o) {
     int64_t axes[RANK_MAX] = {0};
     int last = t.rank - 1;
     bool rows = how == ALONG_ROWS;
-    if (how == ALONG_COLUMNS && t.rank > 1) {
+    if (how == ALONG_COLUMNS && t.rank > 1 && t.dims[last] >= ROW_PIECE) {
         for (int k = 0; k < last; k++) axes[k] = k;
         a = build_reduce(g, OP_reduce_max, a, axes, last, false, o);
         return build_reduce(g, OP_reduce_max, a, (int64_t[]){0}, 1, false, o);
@@ -247,7 +247,8 @@ static enum along *find_along(const struct graph *g, struct arena *scratch) {
         if (op != OP_reduce_sum) continue;
         for (val_id v = node_in(g, n, 0);; v = node_in(g, val_def(g, v), 0)) {
             if (along[v.i] == ALONG_PARTS) along[v.i] = ALONG_COLUMNS;
-            if (val_op(g, v) != OP_cast) break;
+            enum op from = val_op(g, v);
+            if (from != OP_cast && !(op_info(from)->traits & VIEW)) break;
         }
     }
     return along;

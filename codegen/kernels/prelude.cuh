@@ -295,6 +295,49 @@ template <int N> DEV void put_pack(pack<bf16, N> &x, const float *v) {
         for (int k = 0; k < N / 2; k++)
             reinterpret_cast<u32 *>(&x)[k] = two_bf16(v[2 * k], v[2 * k + 1]);
 }
+/* The other way: N values as they will lie in memory. */
+template <class M, int N, class R> DEV void hold(packs<M, N> &x, const R *v) {
+    constexpr int n = packs<M, N>::n;
+#pragma unroll
+    for (int k = 0; k < N / n; k++) put_pack(x.at[k], v + k * n);
+}
+template <class M, int N, class R> DEV void hold(words<M, N> &x, const R *v) {
+    hold(reinterpret_cast<packs<M, N> &>(x), v);
+}
+template <int N> DEV void hold(words<float, N> &x, const float *v) {
+#pragma unroll
+    for (int k = 0; k < N; k++) x.at[k] = __float_as_uint(v[k]);
+}
+template <int N> DEV void hold(words<bf16, N> &x, const float *v) {
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) x.at[k] = two_bf16(v[2 * k], v[2 * k + 1]);
+}
+template <int N> DEV void hold(words<e4m3, N> &x, const float *v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 4)
+        x.at[k / 4] = (u32)two_e4m3(v[k], v[k + 1]) | (u32)two_e4m3(v[k + 2], v[k + 3]) << 16;
+}
+template <int N> DEV void hold(words<e5m2, N> &x, const float *v) {
+#pragma unroll
+    for (int k = 0; k < N; k += 4)
+        x.at[k / 4] = (u32)two_e5m2(v[k], v[k + 1]) | (u32)two_e5m2(v[k + 2], v[k + 3]) << 16;
+}
+template <class M, int N> DEV void store_held(M *p, const packs<M, N> &x) {
+    constexpr int n = packs<M, N>::n;
+#pragma unroll
+    for (int k = 0; k < N / n; k++) *reinterpret_cast<pack<M, n> *>(p + k * n) = x.at[k];
+}
+template <class M, int N> DEV void store_held(M *p, const words<M, N> &x) {
+    constexpr int n = words<M, N>::n, piece = n < 4 ? n : 4;
+    typedef pack<u32, piece> line;
+#pragma unroll
+    for (int k = 0; k < n / piece; k++) {
+        line y;
+#pragma unroll
+        for (int j = 0; j < piece; j++) y.at[j] = x.at[k * piece + j];
+        ((line *)p)[k] = y;
+    }
+}
 template <int N, class M, class R> DEV void store_pack(M *p, const R *v) {
     constexpr int n = packs<M, N>::n;
 #pragma unroll
