@@ -143,6 +143,49 @@ static void find_heads(struct granularity *x) {
     }
 }
 
+/* Whether a product sums over the parameter's first axis (1) or its last (0), from its operand v;
+ * -1: v is not the whole parameter. */
+static int summed_first(const struct graph *g, val_id v, bool last_but_one) {
+    int first = last_but_one;
+    for (; val_op(g, v) != OP_param; v = node_in(g, val_def(g, v), 0)) {
+        int rank;
+        if (val_op(g, v) == OP_cast) continue;
+        if (val_op(g, v) != OP_transpose) return -1;
+        const int64_t *perm = attr_ints(g, val_def(g, v), ATTR_perm, &rank);
+        if (rank != 2) return -1;
+        first ^= perm[0] == 1;
+    }
+    return first;
+}
+
+/* Which products give scores, and the gradients of scores that are not behind the loss, because the
+ * head goes by chunks of rows: what a later product multiplies the head's parameter with along its
+ * other axis. */
+static void find_head_gradients(struct granularity *x) {
+    struct graph *g = x->g;
+    int *axis = ARENA_ARRAY(x->scratch, int, g->values.n); /* by parameter: 1 + the first one's */
+    for (uint32_t i = 1; i < x->nodes; i++) {
+        node_id n = {i};
+        const struct node *node = graph_node(g, n);
+        bool moves = op_info((enum op)node->op)->traits & VIEW || node->op == OP_cast;
+        if (moves && x->gradient[node_in(g, n, 0).i]) x->gradient[node_out(g, n, 0).i] = true;
+        if (node->op != OP_matmul) continue;
+        for (int k = 0; k < 2; k++) {
+            val_id param = granularity_root(g, node_in(g, n, k)), other = node_in(g, n, 1 - k);
+            if (val_op(g, param) != OP_param || !x->head[param.i]) continue;
+            bool last_but_one = k ? !attr_bool(g, n, ATTR_trans_b) : attr_bool(g, n, ATTR_trans_a);
+            int first = summed_first(g, node_in(g, n, k), last_but_one);
+            if (first >= 0 && !axis[param.i]) axis[param.i] = 1 + first;
+            x->scores[i] = first < 0 || axis[param.i] == 1 + first;
+            if (x->scores[i] || is_param(g, other)) continue;
+            for (val_id v = other;; v = node_in(g, val_def(g, v), 0)) {
+                x->gradient[v.i] = true;
+                if (!is_move(val_op(g, v))) break;
+            }
+        }
+    }
+}
+
 /* The parameter of a product: an operand, or what its result is the gradient of. */
 static val_id parameter_of(const struct granularity *x, node_id n) {
     struct graph *g = x->g;
@@ -165,7 +208,8 @@ enum product_kind product_kind(const struct granularity *x, node_id n,
     *how = recipe_products_of(x->r, node_origin(g, n));
     if (!param.i) return PRODUCT_NO_PARAMETER;
     if (a->dtype != DT_bf16) return PRODUCT_NOT_BF16;
-    if (x->head[param.i] && !x->r->low_head) return PRODUCT_HEAD;
+    if (x->head[param.i] && x->r->head == HEAD_WIDE) return PRODUCT_HEAD;
+    if (x->head[param.i] && x->r->head == HEAD_GRADIENTS && x->scores[n.i]) return PRODUCT_HEAD;
     if (!how->low) return PRODUCT_NAMED;
     if (b->rank != 2 || (attr_bool(g, n, ATTR_trans_a) && a->rank != 2)) return PRODUCT_SHAPE;
     int64_t rows = 1;
@@ -318,11 +362,13 @@ void granularity_find(struct granularity *x, struct graph *g, const struct recip
         .g = g, .r = r, .scratch = scratch, .nodes = g->nodes.n, .values = g->values.n};
     x->gradient = ARENA_ARRAY(scratch, bool, g->values.n);
     x->head = ARENA_ARRAY(scratch, bool, g->values.n);
+    x->scores = ARENA_ARRAY(scratch, bool, g->nodes.n);
     x->updated = ARENA_ARRAY(scratch, val_id, g->values.n);
     find_loss(x);
     find_gradients(x);
     find_updated(x);
     find_heads(x);
+    find_head_gradients(x);
 }
 
 /* Codes of rows, or of parts of them, that the backward part needs of a value of the forward part:

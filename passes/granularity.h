@@ -29,6 +29,7 @@ struct granularity {
     bool steps;                   /* an optimizer is there */
     bool *gradient;               /* by value: depends on the loss or on the score of classes */
     bool *head;                   /* by value: a parameter of the head */
+    bool *scores;                 /* by node: a product that such a parameter makes scores with */
     val_id *updated;              /* by value: the parameter that it becomes the gradient of */
     VEC(struct codes) made;
     VEC(struct turned) turns;

@@ -45,6 +45,9 @@ struct recipe_saved {
     enum dtype scale_type;
 };
 
+/* The product that the loss reads, and those of its gradients. */
+enum head_products { HEAD_WIDE, HEAD_GRADIENTS, HEAD_LOW };
+
 struct recipe {
     const char *name;
     enum dtype compute;           /* f32 or bf16: products and attention */
@@ -56,7 +59,7 @@ struct recipe {
     const char *const *keep_wide; /* patterns of node names whose products stay f32 */
     int nkeep_wide;
     struct recipe_products products;
-    bool low_head;           /* the product that the loss reads, too */
+    enum head_products head;
     const char *const *wide; /* patterns of node names whose products stay as `compute` */
     int nwide;
     const struct recipe_override *overrides; /* later ones win */

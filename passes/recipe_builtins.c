@@ -15,7 +15,7 @@
 #define PRODUCTS                                                                                    \
      "products = e4m3              # operands of products with a parameter; follow: as compute\n"   \
      "products.gradients = e5m2    # gradients that such products read\n"                           \
-     "products.head = wide         # low: also the product that the loss reads\n"                   \
+     "products.head = wide         # the product that the loss reads; gradients: those of it; low: both\n" \
      "products.wide =              # names of nodes whose products stay bf16, such as *h.0*\n"      \
      "products.scale_type = f32    # f32, bf16 or pow2\n"
 static const struct recipe_text builtins[] = {

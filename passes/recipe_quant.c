@@ -59,9 +59,14 @@ enum status read_products_scale_type(struct reader *x) {
 }
 
 enum status read_products_head(struct reader *x) {
-    x->r->low_head = text_is(x->value, "low");
-    if (x->r->low_head || text_is(x->value, "wide")) return ST_OK;
-    return recipe_wrong(x, "wide or low", x->value);
+    static const char *const words[] = {
+        [HEAD_WIDE] = "wide", [HEAD_GRADIENTS] = "gradients", [HEAD_LOW] = "low"};
+    for (int k = HEAD_WIDE; k <= HEAD_LOW; k++) {
+        if (!text_is(x->value, words[k])) continue;
+        x->r->head = (enum head_products)k;
+        return ST_OK;
+    }
+    return recipe_wrong(x, "wide, gradients or low", x->value);
 }
 
 enum status read_products_wide(struct reader *x) {
