@@ -75,13 +75,16 @@ static void classify(struct group_gen *g) {
             if (known > g->stage[k]) g->stage[k] = known;
         }
         take_factor(g, k);
-        if (g->stage[k] + 1 > g->nstages) g->nstages = g->stage[k] + 1;
         g->uniform[k] = all;
         if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) g->uniform[k] = inner_zero(g, k);
         if (i->code == INSTR_RANDOM) g->uniform[k] = i->span == SPAN_ROW;
         if (is_reduction(i->code)) g->uniform[k] = true;
         if (i->code == INSTR_STORE) g->row_store[k] = g->form != FORM_MAP && inner_zero(g, k);
+        /* What is known of a row after its last walk waits for no other one. */
+        bool walks = is_reduction(i->code) || (is_sink(i->code) && !g->row_store[k]);
+        if (walks && g->stage[k] + 1 > g->nstages) g->nstages = g->stage[k] + 1;
     }
+    if (g->nstages == 0) g->nstages = 1;
 }
 
 static bool has_row_store(const struct group_gen *g) {
@@ -116,10 +119,23 @@ static void find_runs(struct group_gen *g) {
         if (i->code == INSTR_LOAD || i->code == INSTR_IOTA) runs[k] = group_repeats(g, k);
     }
     group_constant_runs(g->g, runs);
-    bool form = g->form != FORM_COLUMNS && g->form != FORM_TAIL;
-    for (uint32_t k = 0; k < g->n; k++)
-        g->by_run[k] = form && !g->uniform[k] && g->g->code.at[k].code != INSTR_CONST &&
-                       !is_sink(g->g->code.at[k].code) && runs[k] % g->vec == 0;
+    if (g->form == FORM_TAIL) return;
+    for (uint32_t k = 0; k < g->n; k++) {
+        const struct group_instr *i = &g->g->code.at[k];
+        const int32_t r[3] = {i->a, i->b, i->c};
+        bool runs_only = !g->uniform[k] && i->code != INSTR_CONST && !is_sink(i->code);
+        /* What is the same for all rows is kept for all columns (COLUMNS). */
+        bool varies = g->form != FORM_COLUMNS || instr_is_part(i->code);
+        if (i->code == INSTR_LOAD)
+            for (int d = 0; d < g->border; d++) varies |= g->y->regs[k].strides[d] != 0;
+        for (int q = 0; q < 3; q++) {
+            if (r[q] < 0) continue;
+            bool one = g->uniform[r[q]] || g->g->code.at[r[q]].code == INSTR_CONST;
+            varies |= g->by_run[r[q]];
+            runs_only &= one || g->by_run[r[q]] || instr_is_part(i->code);
+        }
+        g->by_run[k] = runs_only && varies && runs[k] % g->vec == 0;
+    }
 }
 
 /* ---- vectors --------------------------------------------------------------------------------- */
@@ -279,7 +295,7 @@ static void choose_map_units(struct group_gen *g) {
 
 /* What the compiler should manage with for that many numbers; codes want some more at times. */
 static int64_t registers_for(const struct group_gen *g, int64_t words) {
-    if (g->exact && words > 60) return i64_min(255, (words + 20) / 8 * 8);
+    if (g->exact && words > (g->form == FORM_COLUMNS ? 52 : 60)) return i64_min(255, (words + 20) / 8 * 8);
     return words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
 }
 

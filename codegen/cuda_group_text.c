@@ -545,6 +545,10 @@ static void put_long(struct text *t) {
         put_stage(t, s, s + 1 == g->nstages, "0, COLS");
         put_exchange(t, s);
     }
+    for (uint32_t k = 0; k < g->n; k++)
+        if (t->need[k] && g->uniform[k] && !is_reduction(at(t, k)->code) &&
+            !is_sink(at(t, k)->code) && g->stage[k] >= g->nstages)
+            stmt_uniform(t, k);
     put_row_stores(t);
     buf_puts(t->out, "}\n");
 }
