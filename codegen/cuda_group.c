@@ -295,7 +295,8 @@ static void choose_map_units(struct group_gen *g) {
 
 /* What the compiler should manage with for that many numbers; codes want some more at times. */
 static int64_t registers_for(const struct group_gen *g, int64_t words) {
-    if (g->exact && words > (g->form == FORM_COLUMNS ? 52 : 60)) return i64_min(255, (words + 20) / 8 * 8);
+    if (g->exact && words > (g->form == FORM_COLUMNS ? 52 : 60))
+        return i64_min(255, (words + 20) / 8 * 8);
     return words <= 60 ? 64 : words <= 80 ? 80 : words <= 116 ? 128 : 255;
 }
 

@@ -341,6 +341,18 @@ static bool scale_of(const struct text *t, int32_t y, int32_t x) {
     return (by_number || i->code == OP_cast) && scale_of(t, i->a, x);
 }
 
+/* The maximum of the magnitudes of register x that quotient k comes after, or -1: what a thread has
+ * of it bounds its quotients. */
+static int32_t bound_of(const struct text *t, uint32_t k, int32_t x) {
+    for (uint32_t m = 0; m < k; m++) {
+        const struct group_instr *i = at(t, m);
+        if (i->code != INSTR_MAX || !t->totals[m]) continue;
+        const struct group_instr *a = at(t, (uint32_t)i->a);
+        if (a->code == OP_abs && a->a == x) return (int32_t)m;
+    }
+    return -1;
+}
+
 /* Quotients by one number, or one for each run, that become codes. */
 static bool put_quotients(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
@@ -351,16 +363,21 @@ static bool put_quotients(struct text *t, uint32_t k) {
     if (g->uniform[i->a] || g->by_run[i->a] || at(t, (uint32_t)i->b)->code == INSTR_CONST)
         return false;
     const char *how = scale_of(t, i->b, i->a) ? "BOUNDED" : g->ncolsum ? "ONE_BY_ONE" : "TOGETHER";
+    const char *from = runs ? " + AT" : "", *at_k = runs ? "AT + k" : "k", *bound = "";
+    int32_t most = bound_of(t, k, i->a);
+    if (most >= 0) {
+        how = "BOUNDED";
+        bound = arena_printf(g->c->scratch, " && a%d * inverse < F32_INF", most);
+    }
     buf_printf(t->out, "    float v%u[E]INIT;\n    %s {\n        const float y = ", k,
                runs ? "RUNS" : "");
     expr_value(t, i->b, "AT");
-    buf_printf(
-        t->out,
-        ", inverse = op_inverse(y);\n"
-        "        if (inverse != 0.0f)\n            quotients<%s, %s>(v%u%s, v%d%s, y, inverse);\n"
-        "        else\n            %s v%u[%s] = op_div(v%d[%s], y);\n    }\n",
-        runs ? "VEC" : "E", how, k, runs ? " + AT" : "", i->a, runs ? " + AT" : "",
-        runs ? "RUN(k)" : "EACH(k)", k, runs ? "AT + k" : "k", i->a, runs ? "AT + k" : "k");
+    buf_printf(t->out,
+               ", inverse = op_inverse(y);\n        if (inverse != 0.0f%s)\n"
+               "            quotients<%s, %s>(v%u%s, v%d%s, y, inverse);\n"
+               "        else\n            %s v%u[%s] = op_div(v%d[%s], y);\n    }\n",
+               bound, runs ? "VEC" : "E", how, k, from, i->a, from, runs ? "RUN(k)" : "EACH(k)", k,
+               at_k, i->a, at_k);
     return true;
 }
 

@@ -51,6 +51,7 @@ static bool exchanged_in(const struct text *t, uint32_t k, uint32_t s) {
 }
 
 static void put_total(struct text *t, uint32_t k) {
+    t->totals[k] = true;
     buf_printf(t->out, "    %s a%u = %s::none<%s>();\n", total_type(t, k), k,
                reduction_name(at(t, k)->code), total_type(t, k));
 }
@@ -618,6 +619,7 @@ static void put_lines(struct text *t) {
 void group_text(struct group_gen *g) {
     struct text t = {.g = g, .out = &g->c->body};
     t.need = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
+    t.totals = ARENA_ARRAY(g->c->scratch, bool, g->n + 1);
     for (uint32_t k = 0; k < g->n; k++) {
         unsigned code = at(&t, k)->code;
         if (code != INSTR_LOAD && code != INSTR_STORE && !instr_is_column(code) &&

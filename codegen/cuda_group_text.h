@@ -15,6 +15,7 @@ struct text {
     bool *done; /* of one walk: written by now */
     bool *held; /* COLUMNS: the same for all rows; hN of the state */
     bool holding;
+    bool *totals; /* reductions whose aN has been declared */
     bool per_run; /* index k counts runs, not elements */
     bool early;   /* what group_early says is in x already */
 };

@@ -208,8 +208,8 @@ enum product_kind product_kind(const struct granularity *x, node_id n,
     *how = recipe_products_of(x->r, node_origin(g, n));
     if (!param.i) return PRODUCT_NO_PARAMETER;
     if (a->dtype != DT_bf16) return PRODUCT_NOT_BF16;
-    if (x->head[param.i] && x->r->head == HEAD_WIDE) return PRODUCT_HEAD;
-    if (x->head[param.i] && x->r->head == HEAD_GRADIENTS && x->scores[n.i]) return PRODUCT_HEAD;
+    enum head_products part = x->scores[n.i] ? HEAD_SCORES : HEAD_GRADIENTS;
+    if (x->head[param.i] && x->r->head != HEAD_LOW && x->r->head != part) return PRODUCT_HEAD;
     if (!how->low) return PRODUCT_NAMED;
     if (b->rank != 2 || (attr_bool(g, n, ATTR_trans_a) && a->rank != 2)) return PRODUCT_SHAPE;
     int64_t rows = 1;

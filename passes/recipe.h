@@ -46,7 +46,7 @@ struct recipe_saved {
 };
 
 /* The product that the loss reads, and those of its gradients. */
-enum head_products { HEAD_WIDE, HEAD_GRADIENTS, HEAD_LOW };
+enum head_products { HEAD_WIDE, HEAD_SCORES, HEAD_GRADIENTS, HEAD_LOW };
 
 struct recipe {
     const char *name;

@@ -15,7 +15,7 @@
 #define PRODUCTS                                                                                    \
      "products = e4m3              # operands of products with a parameter; follow: as compute\n"   \
      "products.gradients = e5m2    # gradients that such products read\n"                           \
-     "products.head = wide         # the product that the loss reads; gradients: those of it; low: both\n" \
+     "products.head = wide         # what the loss reads; low: scores and their gradients; or one of the two\n" \
      "products.wide =              # names of nodes whose products stay bf16, such as *h.0*\n"      \
      "products.scale_type = f32    # f32, bf16 or pow2\n"
 static const struct recipe_text builtins[] = {
@@ -83,13 +83,13 @@ static const struct recipe_text builtins[] = {
      "products.gradients = e4m3\n"
      "products.scope = block\n"},
     {"coat", "fp8, 8-bit kept values by groups of 16, 8-bit optimizer states",
-     "# COAT (H. Xi et al., 2025): products as in fp8; what nonlinear ops read again in the backward part\n"
-     "# kept as 8-bit floats, 16 neighbours to a scale; m and v of Adam and AdamW as 8-bit floats with\n"
+     "# COAT (H. Xi et al., 2025): products as in fp8-delayed; what nonlinear ops read again in the backward\n"
+     "# part kept as 8-bit floats, 16 neighbours to a scale; m and v of Adam and AdamW as 8-bit floats with\n"
      "# range expansion. Master weights are f32.\n"
      COMPUTE
      PRODUCTS
      "products.scope = tensor\n"
-     "products.scale = current\n"
+     "products.scale = delayed 16 margin 0\n"
      "saved = e4m3 group 16 bf16   # format, elements to a scale, type of the scales\n"
      STATES},
 };

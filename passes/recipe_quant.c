@@ -59,14 +59,16 @@ enum status read_products_scale_type(struct reader *x) {
 }
 
 enum status read_products_head(struct reader *x) {
-    static const char *const words[] = {
-        [HEAD_WIDE] = "wide", [HEAD_GRADIENTS] = "gradients", [HEAD_LOW] = "low"};
+    static const char *const words[] = {[HEAD_WIDE] = "wide",
+                                        [HEAD_SCORES] = "scores",
+                                        [HEAD_GRADIENTS] = "gradients",
+                                        [HEAD_LOW] = "low"};
     for (int k = HEAD_WIDE; k <= HEAD_LOW; k++) {
         if (!text_is(x->value, words[k])) continue;
         x->r->head = (enum head_products)k;
         return ST_OK;
     }
-    return recipe_wrong(x, "wide, gradients or low", x->value);
+    return recipe_wrong(x, "wide, scores, gradients or low", x->value);
 }
 
 enum status read_products_wide(struct reader *x) {

@@ -340,6 +340,11 @@ START_TEST(reasons) {
           [PRODUCT_NO_PARAMETER] = 12,
           [PRODUCT_HEAD] = 1,
           [PRODUCT_SIZES] = 6}},
+        {"products = e4m3\nproducts.head = scores",
+         {[PRODUCT_LOW] = 37,
+          [PRODUCT_NO_PARAMETER] = 12,
+          [PRODUCT_HEAD] = 2,
+          [PRODUCT_SIZES] = 6}},
         {"products = e4m3\nkeep_wide = *h.1*", /* f32, which precision left to them */
          {[PRODUCT_LOW] = 18,
           [PRODUCT_NO_PARAMETER] = 12,
@@ -506,7 +511,7 @@ int main(void) {
     tcase_add_test(tc, blocks);
     tcase_add_test(tc, overrides);
     tcase_add_test(tc, histories_differ);
-    tcase_add_loop_test(tc, reasons, 0, 5);
+    tcase_add_loop_test(tc, reasons, 0, 6);
     tcase_add_test(tc, odd_rows);
     tcase_add_test(tc, delayed);
     tcase_add_test(tc, forward_only);

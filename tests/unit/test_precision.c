@@ -105,7 +105,7 @@ static const struct {
     {LOW "products = e4m3\nproducts.scope = block\nproducts.scale_type = bf16",
      "expected products.scale_type = f32 or pow2"},
     {LOW "products.scale_type = f16", "expected f32, bf16 or pow2"},
-    {LOW "products.head = narrow", "expected wide, gradients or low"},
+    {LOW "products.head = narrow", "expected wide, scores, gradients or low"},
     {LOW "saved = e4m3", "expected follow, or e4m3 or e5m2, group N"},
     {LOW "saved = e4m3 group 15", "expected follow, or e4m3 or e5m2, group N"},
     {LOW "saved = e4m3 group 0", "expected follow, or e4m3 or e5m2, group N"},
