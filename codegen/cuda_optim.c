@@ -104,6 +104,7 @@ enum status cuda_optimizer(struct cuda_gen *c) {
         cuda_define_float(c, "BETA2", launch_float(l, ATTR_beta2, 0.999));
         cuda_define_float(c, "EPS", launch_float(l, ATTR_eps, 1e-8));
         cuda_define(c, "DECOUPLED", launch_int(l, ATTR_decoupled, 1) != 0);
+        cuda_define(c, "EPS_HAT", launch_int(l, ATTR_eps_hat, 0) != 0);
     } else {
         cuda_define_float(c, "MOMENTUM", launch_float(l, ATTR_momentum, 0.0));
         cuda_define_float(c, "DAMPENING", launch_float(l, ATTR_dampening, 0.0));
@@ -148,6 +149,7 @@ enum status cuda_adam8(struct cuda_gen *c) {
     cuda_define_float(c, "BETA2", launch_float(l, ATTR_beta2, 0.999));
     cuda_define_float(c, "EPS", launch_float(l, ATTR_eps, 1e-8));
     cuda_define(c, "DECOUPLED", launch_int(l, ATTR_decoupled, 1) != 0);
+    cuda_define(c, "EPS_HAT", launch_int(l, ATTR_eps_hat, 0) != 0);
     cuda_define_text(c, "LR", cuda_memory_type(l->in[f.lr].dtype));
     cuda_define_text(c, "STEP", cuda_memory_type(l->in[f.lr + 1].dtype));
     if (blocks == 0) return ST_OK;

@@ -20,19 +20,24 @@ static const struct {
     int type;
     const char *word;
 } types[] = {
+    {"adam_mode", INT, "an integer"},
     {"allowzero", INT, "an integer"},      {"alpha", FLT, "a number"},
     {"approximate", STR, "a string"},      {"auto_pad", STR, "a string"},
     {"axes", INTS, "integers"},            {"axis", INT, "an integer"},
     {"batch_axis", INT, "an integer"},     {"batch_dims", INT, "an integer"},
     {"beta", FLT, "a number"},             {"blocksize", INT, "an integer"},
     {"ceil_mode", INT, "an integer"},      {"count_include_pad", INT, "an integer"},
+    {"correct_bias", INT, "an integer"},   {"decay_factor", FLT, "a number"},
     {"dilations", INTS, "integers"},       {"direction", STR, "a string"},
     {"ends", INTS, "integers"},            {"epsilon", FLT, "a number"},
     {"equation", STR, "a string"},         {"exclusive", INT, "an integer"},
     {"group", INT, "an integer"},          {"hidden_size", INT, "an integer"},
     {"ignore_index", INT, "an integer"},   {"keepdims", INT, "an integer"},
     {"kernel_shape", INTS, "integers"},    {"largest", INT, "an integer"},
+    {"max_norm", FLT, "a number"},
     {"mode", STR, "a string"},             {"momentum", FLT, "a number"},
+    {"norm_coefficient", FLT, "a number"}, {"norm_coefficient_post", FLT, "a number"},
+    {"norm_type", STR, "a string"},
     {"num_groups", INT, "an integer"},     {"num_outputs", INT, "an integer"},
     {"output_padding", INTS, "integers"},  {"output_shape", INTS, "integers"},
     {"pads", INTS, "integers"},            {"perm", INTS, "integers"},
@@ -41,7 +46,7 @@ static const struct {
     {"starts", INTS, "integers"},          {"strides", INTS, "integers"},
     {"training_mode", INT, "an integer"},
     {"transA", INT, "an integer"},         {"transB", INT, "an integer"},
-    {"upper", INT, "an integer"},
+    {"upper", INT, "an integer"},          {"weight_decay", FLT, "a number"},
 };
 
 /* The words that a string attribute may be; "" in front of the op's name: of any op. */
@@ -72,10 +77,15 @@ static bool is_word(const ProtobufCBinaryData *s, const char *words) {
     return false;
 }
 
+/* Domains whose ops give these names the standard's types. */
+static bool is_checked(const char *domain) {
+    return !*domain || strcmp(domain, "ai.onnx.preview.training") == 0 ||
+           strcmp(domain, "com.microsoft") == 0;
+}
+
 enum status check_known_attribute(struct checker *k, const Onnx__NodeProto *node,
                                   const Onnx__AttributeProto *a) {
-    if (*onnx_domain(node->domain) && strcmp(onnx_domain(node->domain), "ai.onnx") != 0)
-        return ST_OK;
+    if (!is_checked(onnx_domain(node->domain))) return ST_OK;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!strcmp(types[i].name, a->name) && types[i].type != (int)a->type)
             return diag_error(k->m->ctx, ST_PARSE, node_label(node),

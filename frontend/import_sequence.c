@@ -158,15 +158,31 @@ void h_sequence_construct(struct importer *im, const struct inode *n, int arg) {
     out->nitems = arg ? 0 : (uint32_t)n->nin;
 }
 
-static const struct ivalue *sequence(struct importer *im, const struct inode *n, int k) {
+const struct ivalue *sequence_in(struct importer *im, const struct inode *n, int k) {
+    if (failed(im)) return NULL;
     if (has_in(n, k) && iv(im, n->in[k])->kind == VK_SEQUENCE) return iv(im, n->in[k]);
     refuse(im, "a sequence that is not built in the graph");
     return NULL;
 }
 
+val_id sequence_item(struct importer *im, const struct ivalue *s, uint32_t i) {
+    return iv(im, s->items[i])->val;
+}
+
+void set_sequence(struct importer *im, const struct inode *n, int k, const val_id *items,
+                  uint32_t count) {
+    if (failed(im) || !has_out(n, k)) return;
+    uint32_t *list = ARENA_ARRAY(im->a, uint32_t, count);
+    for (uint32_t i = 0; i < count; i++) list[i] = new_item(im, items[i]);
+    struct ivalue *out = iv(im, n->out[k]);
+    out->kind = VK_SEQUENCE;
+    out->items = list;
+    out->nitems = count;
+}
+
 void h_sequence_at(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
-    const struct ivalue *s = sequence(im, n, 0);
+    const struct ivalue *s = sequence_in(im, n, 0);
     const int64_t *at;
     int64_t count;
     if (!s) return;
@@ -184,7 +200,7 @@ void h_sequence_at(struct importer *im, const struct inode *n, int arg) {
 
 void h_sequence_length(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
-    const struct ivalue *s = sequence(im, n, 0);
+    const struct ivalue *s = sequence_in(im, n, 0);
     if (!s) return;
     struct type t = type_scalar(DT_i64);
     struct num *x = ARENA_ARRAY(im->a, struct num, 1);
@@ -194,7 +210,7 @@ void h_sequence_length(struct importer *im, const struct inode *n, int arg) {
 
 void h_sequence_insert(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
-    const struct ivalue *s = sequence(im, n, 0);
+    const struct ivalue *s = sequence_in(im, n, 0);
     const int64_t *at;
     int64_t count, i = s ? s->nitems : 0;
     if (!s) return;
@@ -223,7 +239,7 @@ void h_sequence_insert(struct importer *im, const struct inode *n, int arg) {
 
 void h_concat_from_sequence(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
-    const struct ivalue *s = sequence(im, n, 0);
+    const struct ivalue *s = sequence_in(im, n, 0);
     if (!s) return;
     if (s->nitems == 0) {
         refuse(im, "an empty sequence");

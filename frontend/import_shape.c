@@ -411,6 +411,7 @@ void h_refuse(struct importer *im, const struct inode *n, int arg) {
         "random numbers in a forward graph; only Dropout is known",
         "quantized arithmetic is not a training graph",
         "the shape of something that is no tensor",
+        "an optimizer of old training graphs; AdamWOptimizer and SGDOptimizerV2 are read",
     };
     (void)n;
     refuse(im, "%s", why[arg]);

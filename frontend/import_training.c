@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-/* import_training.c - handlers of ai.onnx.preview.training: steps of Adam, Adagrad and Momentum
- * over several tensors at once, written out in elementwise ops by the formulas of the ONNX operator
- * specification (which divides by sqrt(v) + epsilon before the bias of v is taken out, unlike
- * PyTorch). Not Gradient: Lathe differentiates itself. Inputs are R, T, then the tensors, their
- * gradients and one or two moments of each; outputs the new tensors and moments. */
+/* import_training.c - handlers of optimizer steps: Adam, Adagrad and Momentum of
+ * ai.onnx.preview.training, whose inputs are a rate, a count, then the tensors, their gradients and
+ * one or two moments of each. Every Adam is op `adam`, so that later passes know it; decay that
+ * comes after the step, Adagrad and Momentum are written out. Formulas: ONNX operator specification
+ * (which adds epsilon to sqrt(v) before the bias of v is taken out, unlike PyTorch). ONNX Runtime's
+ * optimizers are in import_ort_training.c. */
 #include "frontend/importer.h"
 
 enum step { STEP_ADAM, STEP_ADAGRAD, STEP_MOMENTUM };
@@ -12,10 +13,9 @@ enum { FIRST = 2 }; /* of the tensors, behind rate and count */
 struct update {
     struct importer *im;
     const struct inode *n;
-    int count;        /* tensors */
-    enum dtype t;     /* of all of them */
-    val_id rate, at;  /* R, and T as a number of type t: scalars */
-    val_id first_run; /* T == 0 */
+    int count;       /* tensors */
+    enum dtype t;    /* of all of them */
+    val_id rate, at; /* R in type t, T as i64: scalars */
 };
 
 /* Moment k of tensor i (0 tensor, 1 gradient, 2 and 3 moments). */
@@ -31,15 +31,44 @@ static val_id mul(const struct update *u, val_id a, val_id b) {
     return op_2(u->im, OP_mul, a, b);
 }
 
-/* One number, whatever its rank, in type t. */
-static val_id as_scalar(const struct update *u, val_id v, const char *what) {
-    struct type t = ty(u->im, v);
-    if (failed(u->im)) return VAL_NONE;
+val_id one_number(struct importer *im, const struct inode *n, int k, const char *what) {
+    val_id v = get(im, n, k);
+    if (failed(im)) return VAL_NONE;
+    struct type t = ty(im, v);
     if (type_count(&t) != 1) {
-        reject(u->im, ST_SHAPE, "%s must be one number", what);
+        reject(im, ST_SHAPE, "%s must be one number", what);
         return VAL_NONE;
     }
-    return cast_to(u->im, reshape(u->im, v, NULL, 0), u->t);
+    return reshape(im, v, NULL, 0);
+}
+
+val_id adam_step(struct importer *im, const struct adam_form *f, const val_id in[6],
+                 val_id next[3]) {
+    const struct attr attrs[] = {
+        {.key = ATTR_beta1, .f = f->beta1},
+        {.key = ATTR_beta2, .f = f->beta2},
+        {.key = ATTR_eps, .f = f->eps},
+        {.key = ATTR_weight_decay, .f = f->weight_decay},
+        {.key = ATTR_decoupled, .i = f->decoupled},
+        {.key = ATTR_eps_hat, .i = f->eps_hat},
+    };
+    val_id y = add_node(im, OP_adam, in, 6, attrs, (int)(sizeof attrs / sizeof *attrs));
+    for (int k = 0; k < 3; k++) next[k] = y.i ? val_at(y, k) : VAL_NONE;
+    return next[0];
+}
+
+/* Tensor i, its gradient and moments: of one type that the optimizers compute in. */
+static bool check_tensor(const struct update *u, int groups, int i) {
+    struct type first = in_type(u->im, u->n, FIRST + i);
+    if (failed(u->im)) return false;
+    for (int k = 0; k < groups; k++) {
+        struct type t = in_type(u->im, u->n, FIRST + k * u->count + i);
+        if ((t.dtype == DT_f32 || t.dtype == DT_f64) && type_equal(&t, &first)) continue;
+        reject(u->im, ST_TYPE,
+               "tensor %d, its gradient and moments must be of one type, float or double", i);
+        return false;
+    }
+    return true;
 }
 
 static bool open(struct update *u, struct importer *im, const struct inode *n, int groups) {
@@ -52,27 +81,16 @@ static bool open(struct update *u, struct importer *im, const struct inode *n, i
         reject(im, ST_USAGE, "%d outputs for %d tensors", n->nout, u->count);
         return false;
     }
-    for (int i = 0; i < u->count; i++)
-        for (int k = 0; k < groups; k++) {
-            struct type t = in_type(im, n, FIRST + k * u->count + i),
-                        first = in_type(im, n, FIRST + i);
-            if (failed(im)) return false;
-            if (!dtype_is_float(first.dtype) || !type_equal(&t, &first)) {
-                reject(im, ST_TYPE,
-                       "tensor %d, its gradient and moments must be of one floating-point type", i);
-                return false;
-            }
-        }
     u->t = in_type(im, n, FIRST).dtype;
-    for (int i = 1; i < u->count; i++)
-        if (in_type(im, n, FIRST + i).dtype != u->t) {
-            refuse(im, "tensors of several element types");
-            return false;
-        }
-    u->rate = as_scalar(u, get(im, n, 0), "R");
-    u->at = as_scalar(u, get(im, n, 1), "T");
-    if (failed(im)) return false;
-    u->first_run = op_2(im, OP_le, u->at, scalar(im, u->t, 0));
+    for (int i = 0; i < u->count; i++) {
+        if (!check_tensor(u, groups, i)) return false;
+        if (in_type(im, n, FIRST + i).dtype == u->t) continue;
+        refuse(im, "tensors of several element types");
+        return false;
+    }
+    u->rate = cast_to(im, one_number(im, n, 0, "R"), u->t);
+    u->at = one_number(im, n, 1, "T");
+    if (!failed(im) && ty(im, u->at).dtype != DT_i64) reject(im, ST_TYPE, "T must be an int64");
     return !failed(im);
 }
 
@@ -89,35 +107,28 @@ static void results(const struct update *u, int i, val_id x, val_id a, val_id b)
     if (b.i && has_out(u->n, 2 * u->count + i)) set_out(u->im, u->n, 2 * u->count + i, b);
 }
 
-/* 1 - base^T */
-static val_id unbias(const struct update *u, double base) {
-    val_id power = op_2(u->im, OP_pow, scalar(u->im, u->t, base), u->at);
-    return op_2(u->im, OP_sub, scalar(u->im, u->t, 1), power);
-}
-
 static void adam(const struct update *u) {
-    struct importer *im = u->im;
-    double alpha = node_float(u->n, "alpha", 0.9), beta = node_float(u->n, "beta", 0.999);
-    double eps = node_float(u->n, "epsilon", 1e-6);
     double post = node_float(u->n, "norm_coefficient_post", 0);
-    val_id biased = op_2(im, OP_div, op_1(im, OP_sqrt, unbias(u, beta)), unbias(u, alpha));
-    val_id rate = op_3(im, OP_where, u->first_run, u->rate, mul(u, u->rate, biased));
-    for (int i = 0; i < u->count && !failed(im); i++) {
-        val_id g = regularized(u, i);
-        val_id v = add(u, scale_by(im, operand(u, 2, i), alpha), scale_by(im, g, 1 - alpha));
-        val_id h =
-            add(u, scale_by(im, operand(u, 3, i), beta), scale_by(im, mul(u, g, g), 1 - beta));
-        val_id root = shift_by(im, op_1(im, OP_sqrt, h), eps);
-        val_id step = mul(u, rate, op_2(im, OP_div, v, root));
-        val_id x = op_2(im, OP_sub, operand(u, 0, i), step);
-        results(u, i, post != 0 ? scale_by(im, x, 1 - post) : x, v, h);
+    const struct adam_form f = {
+        .beta1 = node_float(u->n, "alpha", 0.9f),
+        .beta2 = node_float(u->n, "beta", 0.999f),
+        .eps = node_float(u->n, "epsilon", 1e-6f),
+        .weight_decay = node_float(u->n, "norm_coefficient", 0),
+        .eps_hat = true,
+    };
+    for (int i = 0; i < u->count && !failed(u->im); i++) {
+        val_id in[6] = {operand(u, 0, i), operand(u, 1, i), operand(u, 2, i),
+                        operand(u, 3, i), u->rate,          u->at};
+        val_id next[3], x = adam_step(u->im, &f, in, next);
+        results(u, i, post != 0 ? scale_by(u->im, x, 1 - post) : x, next[1], next[2]);
     }
 }
 
 static void adagrad(const struct update *u) {
     struct importer *im = u->im;
     double decay = node_float(u->n, "decay_factor", 0), eps = node_float(u->n, "epsilon", 1e-6);
-    val_id rate = op_2(im, OP_div, u->rate, shift_by(im, scale_by(im, u->at, decay), 1));
+    val_id at = cast_to(im, u->at, u->t);
+    val_id rate = op_2(im, OP_div, u->rate, shift_by(im, scale_by(im, at, decay), 1));
     for (int i = 0; i < u->count && !failed(im); i++) {
         val_id g = regularized(u, i), h = add(u, operand(u, 2, i), mul(u, g, g));
         val_id root = shift_by(im, op_1(im, OP_sqrt, h), eps);
@@ -134,7 +145,8 @@ static void momentum(const struct update *u) {
         reject(im, ST_USAGE, "mode must be 'standard' or 'nesterov'");
         return;
     }
-    val_id factor = op_3(im, OP_where, u->first_run, scalar(im, u->t, 1), scalar(im, u->t, beta));
+    val_id first = op_2(im, OP_le, u->at, scalar_int(im, DT_i64, 0));
+    val_id factor = op_3(im, OP_where, first, scalar(im, u->t, 1), scalar(im, u->t, beta));
     for (int i = 0; i < u->count && !failed(im); i++) {
         val_id g = regularized(u, i);
         val_id v = add(u, scale_by(im, operand(u, 2, i), alpha), mul(u, factor, g));

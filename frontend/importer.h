@@ -333,6 +333,25 @@ dim dim_plus(struct importer *im, dim a, dim b);
 dim dim_minus(struct importer *im, dim a, dim b);
 dim dims_total(struct importer *im, const dim *d, int n);
 
+/* ---- sequences (import_sequence.c) ----------------------------------------------------------- */
+/* Operand k as a sequence; NULL after a refusal. */
+const struct ivalue *sequence_in(struct importer *im, const struct inode *n, int k);
+val_id sequence_item(struct importer *im, const struct ivalue *s, uint32_t i);
+void set_sequence(struct importer *im, const struct inode *n, int k, const val_id *items,
+                  uint32_t count);
+
+/* ---- optimizer steps (import_training.c) ------------------------------------------------------
+ */
+struct adam_form { /* attributes of op adam */
+    double beta1, beta2, eps, weight_decay;
+    bool decoupled, eps_hat;
+};
+/* One step of op adam: (w, g, m, v, lr, step) -> next[3]; returns the next w. */
+val_id adam_step(struct importer *im, const struct adam_form *f, const val_id in[6],
+                 val_id next[3]);
+/* Operand k, which holds one element, as a scalar; `what` names it in a rejection. */
+val_id one_number(struct importer *im, const struct inode *n, int k, const char *what);
+
 /* ---- handlers -------------------------------------------------------------------------------- */
 #define HANDLER(domain, op, fn, arg) handler_fn fn;
 #include "frontend/handlers.def"

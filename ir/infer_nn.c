@@ -272,6 +272,7 @@ static enum status check_adam(struct infer *x) {
 enum status infer_optimizer(struct infer *x) { /* (w, g, buffers.., lr, step) */
     int buffers = x->nin - 4;
     struct type lr = type_scalar(DT_f32), step = type_scalar(DT_i64);
+    if (x->in[x->nin - 2].dtype == x->in[0].dtype) lr.dtype = x->in[0].dtype;
     TRY(infer_want_float(x, 0));
     TRY(infer_want_type(x, 1, &x->in[0], "the gradient"));
     for (int i = 0; i < buffers; i++) TRY(infer_want_type(x, 2 + i, &x->in[0], "optimizer state"));

@@ -133,12 +133,13 @@ static void rewrite_step(struct rewrite *x, node_id n) {
                  v = {.old = node_in(g, n, 3), .to = &r->v};
     int64_t group = is_wide(&r->m) ? r->v.group : r->m.group;
     double beta2 = attr_float(g, n, ATTR_beta2);
-    const struct attr attrs[10] = {
+    const struct attr attrs[] = {
         {.key = ATTR_beta1, .f = attr_float(g, n, ATTR_beta1)},
         {.key = ATTR_beta2, .f = beta2},
         {.key = ATTR_eps, .f = attr_float(g, n, ATTR_eps)},
         {.key = ATTR_weight_decay, .f = attr_float(g, n, ATTR_weight_decay)},
         {.key = ATTR_decoupled, .i = attr_bool(g, n, ATTR_decoupled)},
+        {.key = ATTR_eps_hat, .i = attr_bool(g, n, ATTR_eps_hat)},
         {.key = ATTR_group, .i = group},
         {.key = ATTR_m_range, .f = range_of(&r->m)},
         {.key = ATTR_v_range, .f = range_of(&r->v)},
@@ -150,7 +151,8 @@ static void rewrite_step(struct rewrite *x, node_id n) {
     val_id in[10] = {node_in(g, n, 0), node_in(g, n, 1), m.parts[0], m.parts[1],
                      m.parts[2],       v.parts[0],       v.parts[1], v.parts[2],
                      node_in(g, n, 4), node_in(g, n, 5)};
-    val_id y = graph_add(g, OP_adam8, in, 10, attrs, 10, graph_node(g, n)->origin);
+    val_id y = graph_add(g, OP_adam8, in, 10, attrs, (int)(sizeof attrs / sizeof *attrs),
+                         graph_node(g, n)->origin);
     rebind(x, &m, node_out(g, n, 1), val_at(y, 1));
     rebind(x, &v, node_out(g, n, 2), val_at(y, 4));
     graph_forward(g, node_out(g, n, 0), y);

@@ -238,9 +238,11 @@ static void take_numbers(const struct cpu_job *j, const struct optimizer_form *f
     o->beta2 = (float)beta2;
     o->fresh1 = (float)(1.0 - beta1);
     o->fresh2 = (float)(1.0 - beta2);
-    o->bias2 = (float)sqrt(1.0 - pow(beta2, (double)step));
-    o->eps = (float)launch_float(l, ATTR_eps, 1e-8);
-    o->size = (float)(lr / (1.0 - pow(beta1, (double)step)));
+    double bias2 = sqrt(adam_correction(beta2, (double)step));
+    o->bias2 = (float)bias2;
+    o->eps =
+        (float)(launch_float(l, ATTR_eps, 1e-8) / (launch_int(l, ATTR_eps_hat, 0) ? bias2 : 1));
+    o->size = (float)(lr / adam_correction(beta1, (double)step));
 }
 
 enum status cpu_adam8(struct cpu_job *j) {

@@ -8,6 +8,7 @@
 #include "ir/plan_work.h"
 #include "runtime/cpu.h"
 #include "runtime/finite.h"
+#include <math.h>
 #include <stdatomic.h>
 
 struct cpu_exec {
@@ -101,6 +102,11 @@ enum status cpu_casts(struct cpu_job *j) MUST_USE;
 enum status cpu_sgd(struct cpu_job *j) MUST_USE;
 enum status cpu_adam(struct cpu_job *j) MUST_USE;
 enum status cpu_adam8(struct cpu_job *j) MUST_USE;
+
+/* What Adam's m or v lacks after `step` steps: 1 - beta^step. Nothing is taken out in step 0. */
+static inline double adam_correction(double beta, double step) {
+    return step > 0 ? 1.0 - pow(beta, step) : 1.0;
+}
 
 /* Every float result without NaN or infinity that its operands did not have. */
 struct finite_kinds cpu_scan_operands(struct cpu_job *j);

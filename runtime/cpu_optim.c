@@ -160,8 +160,9 @@ enum status cpu_adam(struct cpu_job *j) {
     o.beta2 = launch_float(j->l, ATTR_beta2, 0.999);
     o.eps = launch_float(j->l, ATTR_eps, 1e-8);
     o.decoupled = launch_int(j->l, ATTR_decoupled, 1) != 0;
-    o.correction1 = 1.0 - pow(o.beta1, step);
-    o.sqrt_correction2 = sqrt(1.0 - pow(o.beta2, step));
+    o.correction1 = adam_correction(o.beta1, step);
+    o.sqrt_correction2 = sqrt(adam_correction(o.beta2, step));
+    if (launch_int(j->l, ATTR_eps_hat, 0)) o.eps /= o.sqrt_correction2;
     run_all(j, &o, adam_task);
     return ST_OK;
 }

@@ -26,6 +26,7 @@
 #define BETA2        0.999
 #define EPS          1e-8
 #define DECOUPLED    1
+#define EPS_HAT      0
 #define STEP         i64
 #define LR           float
 #endif
@@ -444,11 +445,15 @@ DEV double power(double x, i64 n) {
         if (n % 2) y *= x;
     return y;
 }
+/* What m or v lacks after n steps; nothing is taken out in step 0. */
+DEV double correction(double beta, i64 n) {
+    return n > 0 ? 1.0 - power(beta, n) : 1.0;
+}
 DEV void begin(scalars *s, void *const *table) {
     const i64 n = (i64) * (const STEP *)table[SCALARS + 1];
     const double lr = (double)*(const LR *)table[SCALARS];
-    if (threadIdx.x == THREADS - 32) s->size = (float)(lr / (1.0 - power(BETA1, n)));
-    if (threadIdx.x == THREADS - 64) s->bias = (float)(1.0 / sqrt(1.0 - power(BETA2, n)));
+    if (threadIdx.x == THREADS - 32) s->size = (float)(lr / correction(BETA1, n));
+    if (threadIdx.x == THREADS - 64) s->bias = (float)(1.0 / sqrt(correction(BETA2, n)));
     if (threadIdx.x == THREADS - 96) s->keep = (float)(1.0 - lr * WEIGHT_DECAY);
     if (threadIdx.x == 0) {
         s->factor = FACTOR ? *(const float *)table[SCALARS + 3 + FACTOR] : 1.0f;
@@ -462,7 +467,8 @@ DEV void update(const scalars &s, float g, float &w, float &m, float &v) {
     m = __fadd_rn(m, __fmul_rn((float)(1.0 - BETA1), __fsub_rn(d, m)));
     v = __fadd_rn(__fmul_rn(v, (float)BETA2), __fmul_rn(__fmul_rn((float)(1.0 - BETA2), d), d));
     if (DECOUPLED) w *= s.keep;
-    const float root = EPS > 0 ? fast_sqrt(v) : sqrtf(v), below = fmaf(root, s.bias, (float)EPS);
+    const float root = EPS > 0 ? fast_sqrt(v) : sqrtf(v);
+    const float below = EPS_HAT ? (root + (float)EPS) * s.bias : fmaf(root, s.bias, (float)EPS);
     w -= EPS > 0 ? s.size * m * fast_recip(below) : s.size * m / below;
 }
 

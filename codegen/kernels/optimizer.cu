@@ -17,6 +17,7 @@
 #define BETA2        0.999
 #define EPS          1e-8
 #define DECOUPLED    1
+#define EPS_HAT      0
 #define STEP         i64
 #define LR           float
 #endif
@@ -43,11 +44,15 @@ DEV double power(double x, i64 n) {
         if (n % 2) y *= x;
     return y;
 }
+/* What m or v lacks after n steps; nothing is taken out in step 0. */
+DEV double correction(double beta, i64 n) {
+    return n > 0 ? 1.0 - power(beta, n) : 1.0;
+}
 DEV void begin(scalars *s, void *const *table) {
     const i64 n = (i64) * (const STEP *)table[SCALARS + 1];
     const double lr = (double)*(const LR *)table[SCALARS];
-    if (threadIdx.x == THREADS - 32) s->size = (REAL)(lr / (1.0 - power(BETA1, n)));
-    if (threadIdx.x == THREADS - 64) s->bias = (REAL)sqrt(1.0 - power(BETA2, n));
+    if (threadIdx.x == THREADS - 32) s->size = (REAL)(lr / correction(BETA1, n));
+    if (threadIdx.x == THREADS - 64) s->bias = (REAL)sqrt(correction(BETA2, n));
     if (threadIdx.x == THREADS - 96) s->keep = (REAL)(1.0 - lr * WEIGHT_DECAY);
 }
 DEV void update(const scalars &s, REAL g, REAL *x) {
@@ -58,7 +63,10 @@ DEV void update(const scalars &s, REAL g, REAL *x) {
         d += (REAL)WEIGHT_DECAY * w;
     x[1] += (REAL)(1.0 - BETA1) * (d - x[1]);
     x[2] = x[2] * (REAL)BETA2 + (REAL)(1.0 - BETA2) * d * d;
-    x[0] = w - s.size * x[1] / (op_sqrt(x[2]) / s.bias + (REAL)EPS);
+    if (EPS_HAT)
+        x[0] = w - s.size * x[1] / ((op_sqrt(x[2]) + (REAL)EPS) / s.bias);
+    else
+        x[0] = w - s.size * x[1] / (op_sqrt(x[2]) / s.bias + (REAL)EPS);
 }
 #else
 DEV void begin(scalars *s, void *const *table) {

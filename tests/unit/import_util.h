@@ -87,6 +87,7 @@ static inline struct buf model_bytes(struct buf g) {
     pb_msg(&b, 8, pb_opset(A, "", opset));
     pb_msg(&b, 8, pb_opset(A, "local", 1));
     pb_msg(&b, 8, pb_opset(A, "ai.onnx.preview.training", 1));
+    pb_msg(&b, 8, pb_opset(A, "com.microsoft", 1));
     pb_str(&g, 2, "g");
     pb_msg(&b, 7, g);
     return b;
@@ -145,6 +146,12 @@ static inline void out_shape(int rank, const dim *dims) {
     const struct type *t = out_type();
     ck_assert_int_eq(t->rank, rank);
     for (int i = 0; i < rank; i++) ck_assert_int_eq(t->dims[i], dims[i]);
+}
+
+static inline int errors_logged(void) {
+    int n = 0;
+    for (const char *s = env.log; (s = strstr(s, "error:")) != NULL; s++) n++;
+    return n;
 }
 
 static const int64_t d48[] = {4, 8}, d88[] = {8, 8}, d8[] = {8};

@@ -131,8 +131,11 @@ static inline void ref_optimizer(struct ref_env *e, node_id n, enum op op, struc
         if (decoupled) w -= lr * wd * w;
         a = b1 * a + (1 - b1) * d;
         v = b2 * v + (1 - b2) * d * d;
-        double den = sqrt(v) / sqrt(1 - pow(b2, t)) + attr_float(g, n, ATTR_eps);
-        y[0].at[i] = w - lr / (1 - pow(b1, t)) * a / den;
+        double c1 = t > 0 ? 1 - pow(b1, t) : 1, c2 = t > 0 ? 1 - pow(b2, t) : 1;
+        double eps = attr_float(g, n, ATTR_eps);
+        double den =
+            attr_bool(g, n, ATTR_eps_hat) ? (sqrt(v) + eps) / sqrt(c2) : sqrt(v) / sqrt(c2) + eps;
+        y[0].at[i] = w - lr / c1 * a / den;
         y[1].at[i] = a;
         y[2].at[i] = v;
     }
