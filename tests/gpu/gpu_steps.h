@@ -11,13 +11,18 @@
 static const int64_t step_sizes[] = {1, 3, 17, 127, 129, 1000, 4097, 8192, 8193, 70001};
 enum { STEP_SIZES = sizeof step_sizes / sizeof step_sizes[0] };
 #define STEP(op, real, gradient, clip, mixed)                                                      \
-    { OP_##op, DT_##real, DT_##gradient, clip, mixed, true, true, step_sizes, STEP_SIZES }
+    { OP_##op, DT_##real, DT_##gradient, clip, mixed, true, true, step_sizes, STEP_SIZES, false }
 static const struct step_case step_cases[] = {
-    STEP(adam, f32, f32, false, false),  STEP(adam, f32, f32, true, false),
-    STEP(adam, f32, bf16, false, false), STEP(adam, f32, bf16, true, true),
-    STEP(adam, f32, f16, true, true),    STEP(adam, f64, f64, false, false),
-    STEP(sgd, f32, f32, false, false),   STEP(sgd, f32, bf16, true, true),
-    STEP(sgd, f64, f64, false, false)};
+    STEP(adam, f32, f32, false, false),
+    STEP(adam, f32, f32, true, false),
+    STEP(adam, f32, bf16, false, false),
+    STEP(adam, f32, bf16, true, true),
+    STEP(adam, f32, f16, true, true),
+    STEP(adam, f64, f64, false, false),
+    STEP(sgd, f32, f32, false, false),
+    STEP(sgd, f32, bf16, true, true),
+    STEP(sgd, f64, f64, false, false),
+    {OP_adam, DT_f32, DT_bf16, true, false, true, true, step_sizes, STEP_SIZES, true}};
 #undef STEP
 /* updates, rows, columns; of 10 updates, `often` go to row 1 */
 static const struct {

@@ -14,6 +14,7 @@ struct small_case {
     bool updates; /* of states, else outputs */
     const int64_t *sizes;
     int n;
+    bool hat; /* eps_hat */
 };
 
 /* Gradients by kind: ordinary; with zeros; over many magnitudes; constant; near the smallest
@@ -87,13 +88,15 @@ static inline void small_step(struct graph *g, const struct small_case *c, int k
                               val_id step, val_id factor, uint64_t *seed) {
     str_id o = {0};
     val_id in[10], d, y;
-    struct attr at[8] = {{.key = ATTR_group, .i = c->group},
-                         {.key = ATTR_m_range, .f = c->plain ? 0 : 100352},
-                         {.key = ATTR_v_range, .f = c->plain ? 0 : 229376},
-                         {.key = ATTR_contract, .i = c->contract},
-                         {.key = ATTR_stochastic, .i = c->stochastic},
-                         {.key = ATTR_decoupled, .i = !c->l2},
-                         {.key = ATTR_weight_decay, .f = 0.1}};
+    struct attr at[] = {{.key = ATTR_group, .i = c->group},
+                        {.key = ATTR_m_range, .f = c->plain ? 0 : 100352},
+                        {.key = ATTR_v_range, .f = c->plain ? 0 : 229376},
+                        {.key = ATTR_contract, .i = c->contract},
+                        {.key = ATTR_stochastic, .i = c->stochastic},
+                        {.key = ATTR_decoupled, .i = !c->l2},
+                        {.key = ATTR_eps, .f = c->hat ? 1e-4 : 1e-8},
+                        {.key = ATTR_eps_hat, .i = c->hat},
+                        {.key = ATTR_weight_decay, .f = 0.1}};
     in[0] = small_values(g, c, "w", k, DT_f32, seed);
     d = small_values(g, c, "g", k, c->gradient, seed);
     if (c->gradient != DT_f32) d = build_cast(g, d, DT_f32, o);
@@ -102,7 +105,7 @@ static inline void small_step(struct graph *g, const struct small_case *c, int k
     small_states(g, c, k, false, seed, &in[2]);
     small_states(g, c, k, true, seed, &in[5]);
     in[8] = lr, in[9] = step;
-    y = graph_add(g, OP_adam8, in, 10, at, 7, o);
+    y = graph_add(g, OP_adam8, in, 10, at, (int)(sizeof at / sizeof *at), o);
     for (int j = 0; j < 7; j++) {
         val_id target = in[j ? j + 1 : 0];
         if (c->updates)
@@ -137,7 +140,7 @@ enum { SMALL_SIZES = sizeof small_sizes / sizeof small_sizes[0] };
 #define SMALL(g, m, v, group, plain, contract, stochastic, clip, l2)                               \
     {                                                                                              \
         DT_##g, DT_##m, DT_##v, group, plain, contract, stochastic, clip, l2, false, small_sizes,  \
-            SMALL_SIZES                                                                            \
+            SMALL_SIZES, false                                                                     \
     }
 static const struct small_case small_cases[] = {
     SMALL(f32, e4m3, e4m3, 128, false, false, false, false, false),
@@ -151,6 +154,8 @@ static const struct small_case small_cases[] = {
     SMALL(bf16, e4m3, e5m2, 64, false, false, false, true, true),
     SMALL(f32, e5m2, e5m2, 256, false, false, true, true, false),
     SMALL(bf16, e4m3, e4m3, 256, true, false, false, false, false),
+    {DT_bf16, DT_e4m3, DT_e4m3, 128, false, false, true, true, true, false, small_sizes,
+     SMALL_SIZES, true},
 };
 #undef SMALL
 enum { SMALL_CASES = sizeof small_cases / sizeof small_cases[0] };

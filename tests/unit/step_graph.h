@@ -16,6 +16,7 @@ struct step_case {
     bool outputs;     /* results are outputs, nothing is updated */
     const int64_t *sizes;
     int n;
+    bool hat; /* adam with eps_hat */
 };
 
 /* A value in [-1, 1), or [0, 1). */
@@ -77,8 +78,10 @@ static inline struct graph *step_graph(struct ctx *x, const struct step_case *c)
         val_id m = step_state(g, c, "m", k, c->real, &seed);
         if (c->op == OP_adam) {
             val_id v = step_state(g, c, "v", k, c->real, &seed);
-            struct attr at = {.key = ATTR_weight_decay, .f = 0.1};
-            val_id y = graph_add(g, OP_adam, (val_id[]){w[k], d, m, v, lr, step}, 6, &at, 1, o);
+            struct attr at[3] = {{.key = ATTR_weight_decay, .f = 0.1},
+                                 {.key = ATTR_eps, .f = c->hat ? 0.01 : 1e-8},
+                                 {.key = ATTR_eps_hat, .i = c->hat}};
+            val_id y = graph_add(g, OP_adam, (val_id[]){w[k], d, m, v, lr, step}, 6, at, 3, o);
             step_result(g, c, w[k], y);
             step_result(g, c, m, val_at(y, 1));
             step_result(g, c, v, val_at(y, 2));

@@ -419,6 +419,7 @@ struct optim_case {
     bool adam, flag, gscale; /* flag: decoupled, nesterov */
     double momentum, dampening, weight_decay;
     int64_t step;
+    bool hat; /* eps_hat, with a large eps */
 };
 static void build_optim(struct rig *r) {
     const struct optim_case *c = r->user;
@@ -434,9 +435,13 @@ static void build_optim(struct rig *r) {
     out[0] = rig_new(r, BUF_OUTPUT, "o0", DT_f32, 1, n);
     if (c->adam) {
         struct plan_view in[] = {w, g, m, v, lr, step, gs};
-        struct attr attrs[] = {A_FLOAT(beta1, 0.9), A_FLOAT(beta2, 0.99), A_FLOAT(eps, 1e-6),
-                               A_FLOAT(weight_decay, c->weight_decay), A_INT(decoupled, c->flag)};
-        rig_launch(r, LAUNCH_adam, (group_id){0}, in, c->gscale ? 7 : 6, out, 3, attrs, 5);
+        struct attr attrs[] = {A_FLOAT(beta1, 0.9),
+                               A_FLOAT(beta2, 0.99),
+                               A_FLOAT(eps, c->hat ? 1e-2 : 1e-6),
+                               A_FLOAT(weight_decay, c->weight_decay),
+                               A_INT(decoupled, c->flag),
+                               A_INT(eps_hat, c->hat)};
+        rig_launch(r, LAUNCH_adam, (group_id){0}, in, c->gscale ? 7 : 6, out, 3, attrs, 6);
     } else {
         struct plan_view in[] = {w, g, m, lr, step, gs};
         struct attr attrs[] = {A_FLOAT(momentum, c->momentum), A_FLOAT(dampening, c->dampening),
@@ -477,17 +482,19 @@ static void verify_optim(struct rig *r) {
         if (c->flag) w -= lr * c->weight_decay * w;
         m = 0.9 * m + 0.1 * g;
         v = 0.99 * v + 0.01 * g * g;
-        double denom = sqrt(v) / sqrt(1 - pow(0.99, t)) + 1e-6;
-        rig_close(get(r, "o0", DT_f32, i), w - lr / (1 - pow(0.9, t)) * m / denom, 4e-6, "adam", i);
+        double fresh = t > 0 ? 1 - pow(0.9, t) : 1, root = sqrt(t > 0 ? 1 - pow(0.99, t) : 1);
+        double denom = c->hat ? (sqrt(v) + 1e-2) / root : sqrt(v) / root + 1e-6;
+        rig_close(get(r, "o0", DT_f32, i), w - lr / fresh * m / denom, 4e-6, "adam", i);
         rig_close(get(r, "i2", DT_f32, i), m, 1e-6, "m", i);
         rig_close(get(r, "i3", DT_f32, i), v, 1e-6, "v", i);
     }
 }
 RIG_TEST(optimizers) {
     static const struct optim_case cases[] = {
-        {1, 1, 0, 0, 0, 0.1, 1},  {1, 0, 1, 0, 0, 0.1, 7},     {1, 1, 1, 0, 0, 0, 1000},
-        {0, 0, 0, 0, 0, 0, 1},    {0, 0, 0, 0.9, 0.2, 0.1, 1}, {0, 1, 1, 0.9, 0, 0.1, 5},
-        {0, 0, 0, 0.5, 0.3, 0, 2}};
+        {1, 1, 0, 0, 0, 0.1, 1, 0},   {1, 0, 1, 0, 0, 0.1, 7, 0},     {1, 1, 1, 0, 0, 0, 1000, 0},
+        {0, 0, 0, 0, 0, 0, 1, 0},     {0, 0, 0, 0.9, 0.2, 0.1, 1, 0}, {0, 1, 1, 0.9, 0, 0.1, 5, 0},
+        {0, 0, 0, 0.5, 0.3, 0, 2, 0}, {1, 1, 0, 0, 0, 0.1, 0, 0},     {1, 1, 0, 0, 0, 0.1, 5, 1},
+        {1, 0, 1, 0, 0, 0.1, 0, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct optim_case c = cases[i];
         r->user = &c;

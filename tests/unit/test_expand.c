@@ -316,12 +316,26 @@ static void plain_check(const struct plain_state *s, const struct small_case *c,
     TEST_EXPECT(memcmp(s->new_codes + at, codes, (size_t)n) == 0);
 }
 
+/* The new weight after step 3 at rate 0.01 with decay 0.1, from the exact new m and v. */
+static void plain_weight(const struct small_case *c, float w, float m, float v, float got) {
+    double eps = c->hat ? 1e-4 : 1e-8, root = sqrt(1 - pow(0.999, 3));
+    double below = sqrt((double)v) / root + (c->hat ? eps / root : eps);
+    double step = 0.01 / (1 - pow(0.9, 3)) * (double)m / below;
+    double want = (double)w * (c->l2 ? 1 : 1 - 0.01 * 0.1) - step;
+    if (isnan(want)) { /* m and v overflowed */
+        TEST_EXPECT(isnan(got));
+        return;
+    }
+    TEST_EXPECT(fabs((double)got - want) <= 1e-6 * (1e-2 + fabs((double)w) + fabs(step)));
+}
+
 static __attribute__((noinline)) void plain_step(struct rig *r, const struct small_case *c, int k,
                                                  const struct expand_table *tm,
                                                  const struct expand_table *tv) {
     struct plain_state sm = plain_state(r, c, k, false, tm), sv = plain_state(r, c, k, true, tv);
     const float *w = rig_at(r, BUF_STATE, "w", k);
     const char *g = rig_at(r, BUF_STATE, "g", k);
+    const float *w_new = rig_at(r, BUF_OUTPUT, "w", k);
     float m[EXPAND_GROUP_MAX], v[EXPAND_GROUP_MAX];
     for (int64_t at = 0; at < c->sizes[k]; at += c->group) {
         int64_t n = c->sizes[k] - at < c->group ? c->sizes[k] - at : c->group;
@@ -333,6 +347,7 @@ static __attribute__((noinline)) void plain_step(struct rig *r, const struct sma
             m[i] = plain_read(&sm, at + i, c->group), v[i] = plain_read(&sv, at + i, c->group);
             m[i] = m[i] + (float)(1 - 0.9) * (d - m[i]);
             v[i] = v[i] * 0.999f + (float)(1 - 0.999) * d * d;
+            plain_weight(c, w[at + i], m[i], v[i], w_new[at + i]);
         }
         plain_check(&sm, c, at, m, n);
         plain_check(&sv, c, at, v, n);

@@ -34,15 +34,16 @@ static struct plan *build(struct test_env *t, const struct step_case *c, int arc
 }
 
 static const struct step_case cases[] = {
-    {OP_adam, DT_f32, DT_f32, false, false, true, false, odd, N},
-    {OP_adam, DT_f32, DT_f32, true, false, true, false, odd, N},
-    {OP_adam, DT_f32, DT_bf16, false, false, true, false, odd, N},
-    {OP_adam, DT_f32, DT_bf16, true, true, true, false, odd, N},
-    {OP_adam, DT_f32, DT_f16, true, true, true, false, odd, N},
-    {OP_adam, DT_f64, DT_f64, false, false, true, false, odd, N},
-    {OP_sgd, DT_f32, DT_f32, true, false, true, false, odd, N},
-    {OP_sgd, DT_f32, DT_bf16, true, true, true, false, odd, N},
-    {OP_sgd, DT_f64, DT_f64, false, false, true, false, odd, N},
+    {OP_adam, DT_f32, DT_f32, false, false, true, false, odd, N, false},
+    {OP_adam, DT_f32, DT_f32, true, false, true, false, odd, N, false},
+    {OP_adam, DT_f32, DT_bf16, false, false, true, false, odd, N, false},
+    {OP_adam, DT_f32, DT_bf16, true, true, true, false, odd, N, false},
+    {OP_adam, DT_f32, DT_f16, true, true, true, false, odd, N, false},
+    {OP_adam, DT_f64, DT_f64, false, false, true, false, odd, N, false},
+    {OP_adam, DT_f32, DT_bf16, false, false, true, false, odd, N, true},
+    {OP_sgd, DT_f32, DT_f32, true, false, true, false, odd, N, false},
+    {OP_sgd, DT_f32, DT_bf16, true, true, true, false, odd, N, false},
+    {OP_sgd, DT_f64, DT_f64, false, false, true, false, odd, N, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -212,7 +213,7 @@ END_TEST
 START_TEST(test_not_joined) {
     BEGIN;
     struct graph *g = kept(graph_create(&t.ctx, "two"));
-    struct step_case c = {OP_adam, DT_f32, DT_f32, false, false, true, false, odd, 4};
+    struct step_case c = {OP_adam, DT_f32, DT_f32, false, false, true, false, odd, 4, false};
     struct type f32 = type_scalar(DT_f32), i64 = type_scalar(DT_i64);
     struct attr name[2] = {{.key = ATTR_name, .s = "lr"}, {.key = ATTR_name, .s = "step"}};
     uint64_t seed = 2;
