@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* optimizer_published.h - ten steps of three optimizers over one weight, for test_import_training.c:
- * the trajectories that ONNX Runtime tests its own optimizers with, recorded from PyTorch's AdamW (mode
- * 0), Hugging Face's AdamW (mode 1) and SGD. The rate is 1e-3. */
+/* optimizer_published.h - ten steps of three optimizers over one weight, for
+ * test_import_training.c: the trajectories that ONNX Runtime tests its own optimizers with,
+ * recorded from PyTorch's AdamW (mode 0), Hugging Face's AdamW (mode 1) and SGD. The rate is 1e-3.
+ */
 #ifndef LATHE_TEST_OPTIMIZER_PUBLISHED_H
 #define LATHE_TEST_OPTIMIZER_PUBLISHED_H
 
