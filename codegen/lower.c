@@ -301,6 +301,12 @@ const struct lowering lower_sum_squares = {.cls = CLASS_LAUNCH, .launch = launch
 const struct lowering lower_optimizer = {.cls = CLASS_LAUNCH, .launch = launch_same};
 const struct lowering lower_adam8 = {.cls = CLASS_LAUNCH, .launch = launch_adam8};
 
+static enum status launch_gradient(struct cg *c, node_id n) {
+    return diag_error(c->g->ctx, ST_UNSUPPORTED, node_origin(c->g, n),
+                      "a gradient cannot be planned; run pass 'gradient' before");
+}
+const struct lowering lower_gradient = {.cls = CLASS_LAUNCH, .launch = launch_gradient};
+
 /* The mask is repeated to [B,H,T,S] by strides of 0. */
 static enum status launch_attention(struct cg *c, node_id n) {
     bool grad = graph_node(c->g, n)->op == OP_attention_grad;

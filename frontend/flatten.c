@@ -267,16 +267,29 @@ static enum status call_function(struct importer *im, struct scope *s, struct in
     return ST_OK;
 }
 
-/* Resolve the inputs; false when one is not defined yet. */
+/* Gradient names what it differentiates in an attribute. */
+static const char *hidden_input(struct importer *im, const Onnx__NodeProto *p) {
+    if (strcmp(p->op_type, "Gradient") != 0 || strcmp(p->domain, "ai.onnx.preview.training") != 0)
+        return NULL;
+    for (size_t i = 0; i < p->n_attribute; i++) {
+        const Onnx__AttributeProto *a = p->attribute[i];
+        if (strcmp(a->name, "y") == 0 && a->has_s && a->s.len > 0)
+            return arena_strndup(im->a, (const char *)a->s.data, a->s.len);
+    }
+    return NULL;
+}
+
+/* Resolve the inputs; false when one is not defined yet. A hidden one is the last. */
 static bool bind_inputs(struct importer *im, struct scope *s, const Onnx__NodeProto *p,
                         struct inode *n) {
     size_t count = p->n_input;
+    const char *hidden = hidden_input(im, p);
     while (count > 0 && p->input[count - 1][0] == 0) count--;
     n->nin = (int)count;
-    n->in = ARENA_ARRAY(im->a, uint32_t, count);
+    n->in = ARENA_ARRAY(im->a, uint32_t, count + 1);
     for (size_t i = 0; i < count; i++)
         if (p->input[i][0] && !find_name(im, s, p->input[i], &n->in[i])) return false;
-    return true;
+    return !hidden || find_name(im, s, hidden, &n->in[n->nin++]);
 }
 
 static void resolve_attrs(struct importer *im, struct scope *s, struct inode *n) {
@@ -364,6 +377,11 @@ static enum status flatten_body(struct importer *im, struct scope *s, Onnx__Node
                                       "reads '%s', which nothing before it or after it can define "
                                       "(missing or cyclic)",
                                       nodes[i]->input[k]);
+            const char *hidden = hidden_input(im, nodes[i]);
+            if (hidden && !find_name(im, s, hidden, &v))
+                return diag_error(im->ctx, ST_PARSE, origin_of(im, s, nodes[i], i),
+                                  "differentiates '%s', which nothing before it can define",
+                                  hidden);
         }
         return diag_error(im->ctx, ST_PARSE, "", "the nodes are too far from being sorted");
     }
@@ -411,9 +429,10 @@ static enum status add_input(struct importer *im, struct scope *s, const Onnx__V
     uint32_t v = new_value(im, p->name);
     struct type t;
     TRY(input_type(im, p, &t));
-    struct attr name = {.key = ATTR_name, .s = p->name};
+    bool rate = t.dtype == DT_f32 && type_count(&t) == 1 && own_step_rate(im, p->name);
+    struct attr attrs[2] = {{.key = ATTR_name, .s = p->name}, {.key = ATTR_role, .s = "lr"}};
     val_id x;
-    TRY(graph_try_source(im->g, OP_input, &t, &name, 1, p->name, &x));
+    TRY(graph_try_source(im->g, OP_input, &t, attrs, rate ? 2 : 1, p->name, &x));
     graph_set_name(im->g, x, p->name);
     struct ivalue *i = iv(im, v);
     i->kind = VK_TENSOR;
@@ -464,10 +483,9 @@ uint32_t value_new(struct importer *im, const char *name, val_id val) {
     return v;
 }
 
-enum status flatten_model(struct importer *im) {
-    const Onnx__GraphProto *g = im->m->proto->graph;
-    struct scope *s = scope_new(im, NULL);
-    new_value(im, "");
+/* The main graph, or the algorithm of a training step, which continues it: their names are one. */
+static enum status flatten_graph(struct importer *im, struct scope *s, const Onnx__GraphProto *g,
+                                 bool main) {
     if (g->n_sparse_initializer > 0)
         note_unsupported(im, "initializer", "sparse initializers", g->name);
     for (size_t i = 0; i < g->n_initializer; i++)
@@ -475,12 +493,22 @@ enum status flatten_model(struct importer *im) {
     for (size_t i = 0; i < g->n_input; i++) {
         uint32_t v;
         if (find_name(im, s, g->input[i]->name, &v))
-            continue; /* a default that may be overridden */
+            continue; /* a default that may be overridden, or an input of the main graph */
         const struct onnx_tensor *given =
             im->o->constant ? im->o->constant(im->o->constant_user, g->input[i]->name) : NULL;
         TRY(given ? add_bound(im, s, g->input[i], given) : add_input(im, s, g->input[i]));
     }
-    TRY(flatten_body(im, s, g->node, g->n_node, true, &im->main));
+    return flatten_body(im, s, g->node, g->n_node, main, &im->main);
+}
+
+enum status flatten_model(struct importer *im) {
+    const Onnx__GraphProto *g = im->m->proto->graph;
+    struct scope *s = scope_new(im, NULL);
+    new_value(im, "");
+    TRY(own_step_find(im));
+    TRY(flatten_graph(im, s, g, true));
+    if (im->step) TRY(flatten_graph(im, s, im->step->algorithm, false));
+    TRY(own_step_bind(im, find_name, s));
     for (uint32_t i = 0; i < im->main.nodes.n; i++) {
         struct inode *n = &im->main.nodes.at[i];
         for (int k = 0; k < n->nout; k++)

@@ -65,7 +65,7 @@ static bool marks_merged(const struct weight *w) {
 static bool may_untie(const struct weight *w) {
     double x;
     if (w->verdict != W_TRAINED && w->verdict != W_STATE) return false;
-    if (w->uses.n < 2 || w->captured || w->inner || w->tied) return false;
+    if (w->uses.n < 2 || w->captured || w->inner || w->tied || w->own) return false;
     if (!weight_uniform(&w->t, &x)) return false;
     for (uint32_t i = 0; i < w->uses.n; i++) {
         const struct wuse *u = &w->uses.at[i];
@@ -121,6 +121,7 @@ static void build_groups(struct importer *im, struct weight *w) {
     const char *name = w->uses.n && w->uses.at[0].alias ? w->uses.at[0].alias : w->t.name;
     for (uint32_t i = 0; i < w->uses.n; i++)
         if (!w->uses.at[i].alias || strcmp(w->uses.at[i].alias, name) != 0) name = w->t.name;
+    if (w->own) name = w->t.name;
     vec_push(im->a, &w->groups, (struct wgroup){.name = name});
 }
 
@@ -129,7 +130,8 @@ static void build_groups(struct importer *im, struct weight *w) {
 static void undo_broadcast(struct importer *im, struct weight *w) {
     double x;
     struct type t = w->t.type;
-    if (w->verdict != W_TRAINED || w->untie || w->tied || t.rank < 2 || w->uses.n == 0) return;
+    if (w->verdict != W_TRAINED || w->untie || w->tied || w->own || t.rank < 2 || w->uses.n == 0)
+        return;
     if (record_of(im, w->t.name) == REC_PARAM) return;
     for (uint32_t i = 0; i < w->uses.n; i++) {
         const char *op = w->uses.at[i].n->op;
@@ -178,7 +180,7 @@ static const char *tied_note(struct importer *im, const struct weight *w) {
     }
     if (table && other)
         return arena_printf(im->a, "tied: also read by %s '%s'", other->op, other->origin);
-    if (w->uses.n > 1 && !w->untie && w->verdict == W_TRAINED)
+    if (w->uses.n > 1 && !w->untie && !w->own && w->verdict == W_TRAINED)
         return arena_printf(im->a, "shared by %u nodes", (unsigned)w->uses.n);
     return "";
 }
@@ -331,6 +333,10 @@ static enum status build_all(struct importer *im, const struct regexes *r) {
     for (uint32_t i = 0; i < im->weights.n; i++) {
         struct weight *w = &im->weights.at[i];
         if (!wanted(w, r)) continue;
+        if (w->next && w->verdict == W_STATE) {
+            TRY(own_step_state(im, w));
+            continue;
+        }
         undo_broadcast(im, w);
         build_groups(im, w);
         for (uint32_t k = 0; k < w->groups.n; k++) TRY(make_group(im, w, k, r));

@@ -130,6 +130,7 @@ static enum status import_graph(struct importer *im) {
     TRY(params_decide(im));
     lower_nodes(im, &im->main);
     TRY(im->st);
+    if (im->step) TRY(own_step_updates(im));
     im->r->unsupported = im->unsupported.at;
     im->r->nunsupported = im->unsupported.n;
     im->r->params = im->params.at;

@@ -94,7 +94,9 @@ struct weight {
     uint32_t tied;    /* 1 + weight this is a copy of */
     bool tied_transposed;
     bool untie;
-    bool forced; /* the user's regular expression decided */
+    bool forced;   /* the user's regular expression decided */
+    bool own;      /* the model's own training step changes it */
+    uint32_t next; /* the value that it then takes; 0 when that step is not imported */
     VEC(struct wgroup) groups;
     val_id konst;
 };
@@ -115,7 +117,8 @@ struct importer {
     VEC(struct import_unsupported) unsupported;
     VEC(struct import_param) params;
     uint32_t norder;
-    uint32_t *outs; /* values of graph.output */
+    uint32_t *outs;                      /* values of graph.output */
+    const Onnx__TrainingInfoProto *step; /* the model's own training step; NULL: not imported */
 
     /* lowering */
     enum status st;
@@ -160,6 +163,23 @@ bool node_str_is(const struct inode *n, const char *name, const char *s); /* fal
 bool node_has(const struct inode *n, const char *name);
 /* Integers of a list attribute; NULL and 0 when absent. */
 const int64_t *node_ints(const struct inode *n, const char *name, int *count);
+
+/* ---- own_step.c: training_info ----------------------------------------------------------------
+ */
+/* Note the step to import, if any, before anything else. */
+enum status own_step_find(struct importer *im) MUST_USE;
+/* What the bindings name, once the values are there. `find` gives the value of a name. */
+enum status own_step_bind(struct importer *im,
+                          bool (*find)(struct importer *im, const struct scope *s, const char *name,
+                                       uint32_t *v),
+                          const struct scope *s) MUST_USE;
+/* The input is the rate of an optimizer of the step. */
+bool own_step_rate(struct importer *im, const char *input);
+/* Verdict on a constant in a model that has a step of its own; false: judge it as any other. */
+bool own_step_judge(struct importer *im, struct weight *w, enum verdict *v);
+enum status own_step_check(struct importer *im) MUST_USE;                   /* after the verdicts */
+enum status own_step_state(struct importer *im, struct weight *w) MUST_USE; /* its source node */
+enum status own_step_updates(struct importer *im) MUST_USE;                 /* after the nodes */
 
 /* ---- roles.c: what a use of a constant means ------------------------------------------------- */
 /* "weight", "bias", "scale", "table" where an op keeps a parameter, else NULL. */

@@ -187,7 +187,7 @@ static enum verdict judge(struct importer *im, const struct users *u, const bool
 /* ---- pairs --------------------------------------------------------------------------------- */
 /* Tables of cosines and sines are multiplied with activations, whole or looked up by position. */
 static bool may_be_rotary(struct importer *im, const struct weight *w) {
-    if (w->verdict != W_TRAINED || w->t.type.rank < 2) return false;
+    if (w->verdict != W_TRAINED || w->t.type.rank < 2 || w->own) return false;
     if (record_of(im, w->t.name) == REC_PARAM) return false;
     for (uint32_t i = 0; i < w->uses.n; i++) {
         const char *op = w->uses.at[i].n->op;
@@ -222,14 +222,15 @@ static void tie_copies(struct importer *im) {
     double x;
     for (uint32_t i = 0; i < im->weights.n; i++) {
         struct weight *a = &im->weights.at[i];
-        if (a->verdict != W_TRAINED || a->t.type.rank != 2 || a->tied || !used_as(a, "Gather", 0) ||
-            type_count(&a->t.type) < TIED_MIN || weight_uniform(&a->t, &x))
+        if (a->verdict != W_TRAINED || a->own || a->t.type.rank != 2 || a->tied ||
+            !used_as(a, "Gather", 0) || type_count(&a->t.type) < TIED_MIN ||
+            weight_uniform(&a->t, &x))
             continue;
         for (uint32_t k = 0; k < im->weights.n; k++) {
             struct weight *b = &im->weights.at[k];
             bool head =
                 used_as(b, "MatMul", 1) || used_as(b, "Gemm", 1) || used_as(b, "Transpose", 0);
-            if (k == i || b->verdict != W_TRAINED || b->tied || !head) continue;
+            if (k == i || b->verdict != W_TRAINED || b->own || b->tied || !head) continue;
             bool same = weight_same(&a->t, &b->t, false);
             bool flipped = !same && weight_same(&a->t, &b->t, true);
             if (!same && !flipped) continue;
@@ -246,8 +247,12 @@ enum status params_decide(struct importer *im) {
     bool *need = values_reaching_outputs(im);
     for (uint32_t i = 0; i < im->weights.n; i++) {
         struct weight *w = &im->weights.at[i];
+        if (own_step_judge(im, w, &w->verdict)) continue;
         w->verdict = judge(im, &u, need, w);
+        if (im->step && w->verdict == W_TRAINED)
+            w->verdict = freeze(w, "the model's own training step leaves it as it is");
     }
+    TRY(own_step_check(im));
     freeze_rotary_pairs(im);
     tie_copies(im);
     return groups_build(im);

@@ -17,7 +17,7 @@ struct level {
     const char *what; /* for diagnostics */
     Onnx__NodeProto **nodes;
     uint32_t n_nodes, current; /* index of the node being checked; n_nodes after the last */
-    bool may_shadow;           /* inputs may repeat names of the level around */
+    bool may_shadow;           /* inputs may be those of the level around */
     bool unsorted;
     edge_list edges; /* from consumer to producer */
     VEC(struct shadowed) declared;
@@ -43,7 +43,7 @@ static enum status declare(struct checker *k, struct level *lv, const char *name
                           "'%s' is defined twice; names of inputs, initializers and node outputs "
                           "must be unique",
                           name);
-    if (s->level && s->level != lv && !(lv->may_shadow && producer < 0))
+    if (s->level && s->level != lv && !(lv->may_shadow && producer == PRODUCER_INPUT))
         return diag_error(c, ST_PARSE, lv->what,
                           "'%s' is already defined in a graph around this one", name);
     if (!overrides) vec_push(k->arena, &lv->declared, (struct shadowed){id, *s});

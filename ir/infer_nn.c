@@ -257,6 +257,12 @@ enum status infer_sum_squares(struct infer *x) {
     return ST_OK;
 }
 
+enum status infer_gradient(struct infer *x) { /* (y, x) */
+    for (int i = 0; i < 2; i++) TRY(infer_want_float(x, i));
+    x->out[0] = x->in[1];
+    return ST_OK;
+}
+
 static enum status check_rate(struct infer *x, enum attr_key k) {
     double f = x->attrs[k].f;
     if (isfinite(f) && f >= 0.0 && f <= 1.0) return ST_OK;

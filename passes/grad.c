@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/* grad.c - reverse-mode differentiation of output "loss" by every trained param: finds the nodes
- * that matter, visits them from last to first, adds contributions up. How one op is differentiated
- * is told by its rule in grad_rules*.c, chosen by the column `grad` of ops.def. First order only.
- */
+/* grad.c - reverse-mode differentiation: finds the nodes that matter, visits them from last to
+ * first, adds contributions up. How one op is differentiated is told by its rule in grad_rules*.c,
+ * chosen by the column `grad` of ops.def. Pass grad does it for output "loss" by every trained
+ * param, first order only; pass gradient for op gradient, which may depend on another one. */
 #include "passes/grad.h"
 #include "base/diag.h"
 #include <string.h>
@@ -49,12 +49,13 @@ static bool is_trained(const struct graph *g, node_id n) {
            dtype_is_float(val_type(g, node_out(g, n, 0))->dtype);
 }
 
+/* From the values marked already, by which to differentiate: all that depend on them. */
 static void mark_wanted(struct grad *d) {
     struct graph *g = d->g;
     for (uint32_t i = 1; i < g->nodes.n; i++) {
         node_id n = {i};
         const struct node *node = graph_node(g, n);
-        bool any = is_trained(g, n);
+        bool any = node->nout > 0 && d->want[node_out(g, n, 0).i];
         if (rules[node->op] != grad_zero)
             for (int k = 0; !any && k < node->nin; k++) any = d->want[node_in(g, n, k).i];
         for (int k = 0; any && k < node->nout; k++)
@@ -341,13 +342,93 @@ static void add_outputs(struct grad *d, uint32_t nodes) {
     }
 }
 
-/* A training step returns its loss; whole logits that nobody reads would only cost memory. */
+static void begin(struct grad *d, struct pass_ctx *c, struct graph *g) {
+    *d = (struct grad){.ctx = c->ctx, .g = g, .scratch = c->scratch, .values = g->values.n};
+    d->want = ARENA_ARRAY(d->scratch, bool, d->values);
+    d->first = ARENA_ARRAY(d->scratch, struct grad_part *, d->values);
+    d->last = ARENA_ARRAY(d->scratch, struct grad_part *, d->values);
+    d->sum = ARENA_ARRAY(d->scratch, val_id, d->values);
+    d->kept = ARENA_ARRAY(d->scratch, val_id, d->values);
+}
+
+/* Of the sum of y times `weight`, by the sources whose `want` is set. */
+static enum status differentiate(struct grad *d, val_id y, double weight) {
+    struct graph *g = d->g;
+    uint32_t nodes = g->nodes.n;
+    struct type t = *val_type(g, y);
+    str_id o = graph_node(g, val_def(g, y))->origin;
+    mark_wanted(d);
+    find_kept(d, nodes);
+    if (!d->want[y.i]) return ST_OK;
+    val_id seed = t.rank == 0 ? build_scalar(g, t.dtype, weight, o) : build_full(g, &t, weight, o);
+    add_part(d, y, seed, (node_id){0});
+    for (uint32_t i = nodes; i-- > 1;) TRY(visit(d, (node_id){i}));
+    return ST_OK;
+}
+
+/* A training step returns its loss, and its own gradients if it has any; whole logits that nobody
+ * reads would only cost memory. */
 static void keep_only(struct graph *g, val_id loss) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < g->outputs.n; i++)
-        if (graph_resolve(g, g->outputs.at[i].value).i == loss.i)
+    bool own = graph_trains_itself(g);
+    for (uint32_t i = 0; i < g->outputs.n; i++) {
+        bool grad = strncmp(interned(&g->strings, g->outputs.at[i].name), "grad/", 5) == 0;
+        if (graph_resolve(g, g->outputs.at[i].value).i == loss.i || (own && grad))
             g->outputs.at[n++] = g->outputs.at[i];
+    }
     g->outputs.n = n;
+}
+
+/* ---- gradients that the graph asks for itself ---------------------------------------------------
+ */
+bool graph_trains_itself(const struct graph *g) {
+    for (uint32_t i = 0; i < g->updates.n; i++)
+        if (val_op(g, graph_resolve(g, g->updates.at[i].target)) == OP_param) return true;
+    return false;
+}
+
+/* The first op gradient from node `from` on, of value y if that is one; {0} when there is none. */
+static node_id next_gradient(const struct graph *g, uint32_t from, val_id y) {
+    for (uint32_t i = from; i < g->nodes.n; i++) {
+        node_id n = {i};
+        if (graph_node(g, n)->op == OP_gradient && (!y.i || node_in(g, n, 0).i == y.i)) return n;
+    }
+    return (node_id){0};
+}
+
+static void put_gradient(struct grad *d, node_id n, bool output) {
+    struct graph *g = d->g;
+    val_id x = node_in(g, n, 1), v = d->sum[x.i];
+    struct type t = *val_type(g, x);
+    if (!v.i) v = build_full(g, &t, 0.0, graph_node(g, n)->origin);
+    graph_forward(g, node_out(g, n, 0), v);
+    if (!output || !is_trained(g, val_def(g, x))) return;
+    const char *name = attr_str(g, val_def(g, x), ATTR_name);
+    name = arena_printf(d->scratch, "grad/%s", name);
+    if (!find_output(g, name).i) graph_add_output(g, name, v);
+}
+
+/* All gradients of one value at a time. A later one may depend on them. */
+enum status pass_gradient(struct pass_ctx *c, struct graph *g) {
+    enum { ROUNDS_MAX = 16 };
+    bool outputs = c->train && graph_trains_itself(g);
+    node_id n;
+    for (int round = 0; (n = next_gradient(g, 1, VAL_NONE)).i; round++) {
+        struct grad d;
+        val_id y = node_in(g, n, 0);
+        uint32_t nodes = g->nodes.n;
+        if (round == ROUNDS_MAX)
+            return diag_error(c->ctx, ST_UNSUPPORTED, node_origin(g, n),
+                              "the model differentiates more than %d values", ROUNDS_MAX);
+        begin(&d, c, g);
+        for (node_id k = n; k.i; k = next_gradient(g, k.i + 1, y))
+            d.want[node_in(g, k, 1).i] = true;
+        TRY(differentiate(&d, y, 1.0));
+        for (node_id k = n; k.i && k.i < nodes; k = next_gradient(g, k.i + 1, y))
+            put_gradient(&d, k, outputs);
+        graph_settle(g);
+    }
+    return ST_OK;
 }
 
 enum status pass_grad(struct pass_ctx *c, struct graph *g) {
@@ -359,23 +440,19 @@ enum status pass_grad(struct pass_ctx *c, struct graph *g) {
         return diag_error(c->ctx, ST_TYPE, node_origin(g, val_def(g, loss)),
                           "output 'loss' must be an f32 or f64 scalar, found rank %d of %s", t.rank,
                           dtype_name(t.dtype));
-    struct grad d = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .values = g->values.n};
-    d.want = ARENA_ARRAY(d.scratch, bool, d.values);
-    d.first = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
-    d.last = ARENA_ARRAY(d.scratch, struct grad_part *, d.values);
-    d.sum = ARENA_ARRAY(d.scratch, val_id, d.values);
-    d.kept = ARENA_ARRAY(d.scratch, val_id, d.values);
-    uint32_t nodes = g->nodes.n;
-    mark_wanted(&d);
-    find_kept(&d, nodes);
-    if (d.want[loss.i]) {
-        /* Micro-batches add up to the mean over the whole batch. */
-        double weight =
-            c->train && c->train->accumulate > 1 ? 1.0 / (double)c->train->accumulate : 1.0;
-        str_id o = graph_node(g, val_def(g, loss))->origin;
-        add_part(&d, loss, build_scalar(g, t.dtype, weight, o), (node_id){0});
-        for (uint32_t i = nodes; i-- > 1;) TRY(visit(&d, (node_id){i}));
+    if (graph_trains_itself(g)) {
+        keep_only(g, loss);
+        graph_settle(g);
+        return ST_OK;
     }
+    struct grad d;
+    begin(&d, c, g);
+    uint32_t nodes = g->nodes.n;
+    for (uint32_t i = 1; i < nodes; i++)
+        if (is_trained(g, (node_id){i})) d.want[node_out(g, (node_id){i}, 0).i] = true;
+    /* Micro-batches add up to the mean over the whole batch. */
+    double weight = c->train && c->train->accumulate > 1 ? 1.0 / (double)c->train->accumulate : 1.0;
+    TRY(differentiate(&d, loss, weight));
     keep_only(g, loss);
     add_outputs(&d, nodes);
     graph_settle(g);

@@ -481,11 +481,41 @@ static void keep_measures(struct graph *g) {
     g->outputs.n = n;
 }
 
+/* ---- a loss that the model differentiates itself --------------------------------------------- */
+static val_id differentiated(const struct graph *g) {
+    for (uint32_t i = 1; i < g->nodes.n; i++)
+        if (graph_node(g, (node_id){i})->op == OP_gradient) return node_in(g, (node_id){i}, 0);
+    return VAL_NONE;
+}
+
+static enum status own_loss(struct loss *x, const char **text) {
+    struct graph *g = x->g;
+    int taken = find_output(g, "loss");
+    x->out = differentiated(g);
+    if (x->t->loss)
+        return diag_error(x->ctx, ST_USAGE, "",
+                          "the model brings its own training step, so that no loss can be chosen");
+    if (!x->out.i || !is_single(val_type(g, x->out)))
+        return diag_error(x->ctx, ST_UNSUPPORTED, "",
+                          "the model's own training step has no loss of one number that it "
+                          "differentiates");
+    x->o = graph_node(g, val_def(g, x->out))->origin;
+    *text = "the model's own";
+    val_id loss = build_reshape(g, wide(x), NULL, 0, x->o);
+    if (taken >= 0)
+        g->outputs.at[taken].value = loss;
+    else
+        graph_add_output(g, "loss", loss);
+    graph_settle(g);
+    return ST_OK;
+}
+
 enum status pass_loss(struct pass_ctx *c, struct graph *g) {
     if (!c->train) return diag_error(c->ctx, ST_USAGE, "", "a loss needs training options");
     struct loss x = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .t = c->train};
     loss_fn make = NULL;
     val_id loss = VAL_NONE;
+    if (graph_trains_itself(g)) return own_loss(&x, &c->loss);
     TRY(x.t->loss ? parse(&x, x.t->loss, &make) : choose(&x, &make));
     int taken = find_output(g, "loss");
     if (x.t->measure && (find_output(g, "loss.count") >= 0 || find_output(g, "loss.right") >= 0))

@@ -217,19 +217,38 @@ static enum status check_options(struct pass_ctx *c) {
     return ST_OK;
 }
 
+static void dump_gradients(struct opt *x) {
+    for (uint32_t i = 0; x->t->dump_grads && i < x->weights.n; i++)
+        graph_add_output(x->g, arena_printf(x->scratch, "grad/%s", x->weights.at[i].name),
+                         x->weights.at[i].grad);
+}
+
+/* The graph brought its step along: only the norm is added. */
+static enum status own_step(struct opt *x) {
+    if (x->t->accumulate > 1 || x->t->clip > 0.0)
+        return diag_error(x->ctx, ST_USAGE, "",
+                          "the model brings its own training step, which cannot be clipped or "
+                          "spread over micro-batches from outside");
+    diag_note(x->ctx, "",
+              "the model brings its own loss and optimizer; options for these are not used");
+    dump_gradients(x);
+    graph_add_output(x->g, "grad_norm", global_norm(x));
+    graph_settle(x->g);
+    return ST_OK;
+}
+
 enum status pass_optimizer(struct pass_ctx *c, struct graph *g) {
     TRY(check_options(c));
     struct opt x = {.ctx = c->ctx, .g = g, .scratch = c->scratch, .t = c->train};
     struct type f32 = type_scalar(DT_f32), i64 = type_scalar(DT_i64);
     TRY(collect(&x));
+    if (graph_trains_itself(g)) return own_step(&x);
     x.lr = add_source(&x, OP_input, &f32, "lr", "lr", x.o);
     val_id step = add_source(&x, OP_state, &i64, "step", "step", x.o);
     x.step = build_2(g, OP_add, step, build_scalar_int(g, DT_i64, 1, x.o), x.o);
     accumulate(&x);
     bind(&x, step, x.step, x.o);
-    for (uint32_t i = 0; x.t->dump_grads && i < x.weights.n; i++)
-        graph_add_output(g, arena_printf(x.scratch, "grad/%s", x.weights.at[i].name),
-                         x.weights.at[i].grad);
+    dump_gradients(&x);
     val_id norm = global_norm(&x);
     graph_add_output(g, "grad_norm", norm);
     if (x.t->clip > 0.0) clip(&x, norm);

@@ -40,6 +40,10 @@ struct train_options {
     bool measure;       /* for evaluation: classes also give "loss.count" and "loss.right" */
 };
 
+/* The graph came with updates of params: loss, gradients and optimizer are its own. True between
+ * import and pass optimizer only. */
+bool graph_trains_itself(const struct graph *g);
+
 typedef enum status (*pass_fn)(struct pass_ctx *c, struct graph *g);
 
 /* clean-up */
@@ -56,6 +60,9 @@ enum status pass_recognise(struct pass_ctx *c,
 enum status pass_loss(struct pass_ctx *c, struct graph *g);
 /* Makes the roundings explicit that the recipe asks for; nothing without one or with f32. */
 enum status pass_precision(struct pass_ctx *c, struct graph *g);
+/* Writes op gradient out. Of a graph with a training step of its own (graph_trains_itself), the
+ * gradients by params also become outputs "grad/NAME". */
+enum status pass_gradient(struct pass_ctx *c, struct graph *g);
 enum status pass_grad(struct pass_ctx *c, struct graph *g); /* adds outputs "grad/NAME" */
 enum status pass_optimizer(struct pass_ctx *c,
                            struct graph *g); /* consumes them; adds updates, "grad_norm" */

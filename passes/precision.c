@@ -95,7 +95,7 @@ static void find_kinds(struct prec *p) {
         const struct node *node = graph_node(g, n);
         enum op op = (enum op)node->op;
         enum kind kind = source_kind(g, n);
-        for (int k = 0; k < node->nin && op != OP_random; k++) {
+        for (int k = 0; k < node->nin && op != OP_random && op != OP_gradient; k++) {
             val_id v = given(p, n, k);
             bool other = !dtype_is_float(val_type(g, v)->dtype) &&
                          dtype_is_float(val_type(g, node_out(g, n, 0))->dtype) && op != OP_gather;
@@ -113,6 +113,18 @@ static void find_kinds(struct prec *p) {
         }
         p->product[i] = multiplies && p->r->compute == DT_bf16 && kind > KIND_CONST &&
                         is_f32(p, node_out(g, n, 0)) && !recipe_keeps_wide(p->r, node_origin(g, n));
+    }
+}
+
+/* What the model's own training step does with gradients is not the model. */
+static void leave_out_steps(struct prec *p) {
+    const struct graph *g = p->g;
+    bool *behind = p->model + p->nodes;
+    for (uint32_t i = 1; i < p->nodes; i++) {
+        behind[i] = graph_node(g, (node_id){i})->op == OP_gradient;
+        for (int k = 0; k < graph_node(g, (node_id){i})->nin; k++)
+            behind[i] |= behind[val_def(g, given(p, (node_id){i}, k)).i];
+        p->model[i] = p->model[i] && !behind[i];
     }
 }
 
@@ -338,10 +350,11 @@ enum status pass_precision(struct pass_ctx *c, struct graph *g) {
         return ST_OK;
     struct prec p = {.g = g, .r = c->recipe, .nodes = g->nodes.n};
     p.at = ARENA_ARRAY(c->scratch, struct fact, g->values.n);
-    p.model = ARENA_ARRAY(c->scratch, bool, p.nodes);
+    p.model = ARENA_ARRAY(c->scratch, bool, 2 * (size_t)p.nodes); /* and scratch behind it */
     p.product = ARENA_ARRAY(c->scratch, bool, p.nodes);
     find_kinds(&p);
     find_model(&p);
+    leave_out_steps(&p);
     for (uint32_t i = 1; i < p.nodes; i++) p.product[i] = p.product[i] && p.model[i];
     find_readers(&p);
     for (uint32_t i = 1; i < p.nodes; i++) rewrite(&p, (node_id){i}, c->scratch);
