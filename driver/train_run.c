@@ -47,7 +47,10 @@ static enum status open_evaluation(struct run *r) {
     session_quiet_end(&r->c->ctx, &quiet);
     TRY(st);
     TRY(data_open(&r->arena, r->a->eval, o.map, o.nmap, &r->eval_data));
-    struct forward_options f = {r->trainer->device, &r->options, &r->trainer->recipe};
+    struct train_options t = r->options;
+    if (graph_trains_itself(r->model->import.graph)) /* for inference it has other inputs */
+        forward_label_hint(r->eval_model->import.graph, &r->eval_data, t.loss, &r->arena, &t);
+    struct forward_options f = {r->trainer->device, &t, &r->trainer->recipe};
     return evaluator_init(&r->eval, r->eval_model, r->a->model, &o, &r->eval_data, &f);
 }
 

@@ -421,8 +421,13 @@ enum status pass_gradient(struct pass_ctx *c, struct graph *g) {
             return diag_error(c->ctx, ST_UNSUPPORTED, node_origin(g, n),
                               "the model differentiates more than %d values", ROUNDS_MAX);
         begin(&d, c, g);
-        for (node_id k = n; k.i; k = next_gradient(g, k.i + 1, y))
-            d.want[node_in(g, k, 1).i] = true;
+        for (node_id k = n; k.i; k = next_gradient(g, k.i + 1, y)) {
+            val_id x = node_in(g, k, 1);
+            if (!(op_info(val_op(g, x))->traits & SOURCE))
+                return diag_error(c->ctx, ST_UNSUPPORTED, node_origin(g, k),
+                                  "a gradient by what the graph computes is not supported");
+            d.want[x.i] = true;
+        }
         TRY(differentiate(&d, y, 1.0));
         for (node_id k = n; k.i && k.i < nodes; k = next_gradient(g, k.i + 1, y))
             put_gradient(&d, k, outputs);

@@ -493,8 +493,9 @@ static enum status own_loss(struct loss *x, const char **text) {
     int taken = find_output(g, "loss");
     x->out = differentiated(g);
     if (x->t->loss)
-        return diag_error(x->ctx, ST_USAGE, "",
-                          "the model brings its own training step, so that no loss can be chosen");
+        diag_warning(x->ctx, "",
+                     "the model brings its own training step; '%s' is the loss of evaluations only",
+                     x->t->loss);
     if (!x->out.i || !is_single(val_type(g, x->out)))
         return diag_error(x->ctx, ST_UNSUPPORTED, "",
                           "the model's own training step has no loss of one number that it "

@@ -59,6 +59,15 @@ static inline void with_int(struct buf *n, const char *name, int64_t x) {
     pb_msg(n, 5, a);
 }
 
+static inline void with_float(struct buf *n, const char *name, float x) {
+    struct buf a = pb_attribute(A, name, 1);
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    pb_varint(&a, 2 << 3 | 5);
+    buf_put(&a, &bits, sizeof bits);
+    pb_msg(n, 5, a);
+}
+
 static inline void with_ints(struct buf *n, const char *name, int count, const int64_t *x) {
     struct buf a = pb_attribute(A, name, 7);
     for (int i = 0; i < count; i++) pb_int(&a, 8, x[i]);

@@ -45,7 +45,7 @@ START_TEST(op_table) {
         ck_assert_int_eq(n, words);
     }
     const struct op_attr *at;
-    ck_assert_int_eq(op_attrs(g, OP_adam, &at), 5);
+    ck_assert_int_eq(op_attrs(g, OP_adam, &at), 6);
     ck_assert_double_eq(at[1].value.f, 0.999);
     ck_assert_double_eq(at[2].value.f, 1e-8);
     ck_assert(at[4].value.i == 1);

@@ -11,15 +11,6 @@
 enum { N = PUBLISHED_SIZE };
 static const int64_t dn[] = {N}, d1[] = {1};
 
-static void with_float(struct buf *n, const char *name, float x) {
-    struct buf a = pb_attribute(A, name, 1);
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    pb_varint(&a, 2 << 3 | 5);
-    buf_put(&a, &bits, sizeof bits);
-    pb_msg(n, 5, a);
-}
-
 static struct buf ort_node(const char *op, const char *in, const char *out) {
     struct buf b = node(op, "step", in, out);
     pb_str(&b, 7, "com.microsoft");

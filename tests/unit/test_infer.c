@@ -170,6 +170,8 @@ static const struct sample samples[] = {
     {"f32[4,5] f32[4,6] f32[4,5] f32[] i64[]", "sgd", "", "!the gradient (operand 1) must be f32[4,5]"},
     {"f32[4] f32[4] f32[4] f32[4] f32[] i64[]", "adam", "", "f32[4], f32[4], f32[4]"},
     {"f32[4] f32[4] f32[4] f32[4] f32[1] i64[]", "adam", "", "!the learning rate (operand 4) must be f32[]"},
+    {"f32[] f64[4,2]", "gradient", "", "f64[4,2]"},
+    {"f32[] i64[4]", "gradient", "", "!operand 1 must be of a float type"},
     {"f64[4] f64[4] f64[4] f64[4] f64[] i64[]", "adam", "eps_hat = true", "f64[4], f64[4], f64[4]"},
     {"f64[4] f64[4] f64[4] f64[4] f32[] i64[]", "adam", "", "f64[4], f64[4], f64[4]"},
     {"f32[4] f32[4] f32[4] f32[4] f64[] i64[]", "adam", "", "!the learning rate (operand 4) must be f32[]"},
