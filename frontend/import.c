@@ -78,7 +78,7 @@ static void warn_folded_batch_norm(struct importer *im) {
     for (uint32_t i = 0; i < im->main.nodes.n; i++) {
         const struct inode *n = &im->main.nodes.at[i];
         if (strstr(n->op, "Normalization")) return;
-        if (strcmp(n->op, "Conv") != 0 || !has_in(n, 2)) continue;
+        if (strcmp(n->op, "Conv") != 0 || !has_in(n, 2) || !has_out(n, 0)) continue;
         if (!iv(im, n->in[1])->weight || !iv(im, n->in[2])->weight) continue;
         if (own_bias(im, n)) return;
         for (uint32_t k = i + 1; k < im->main.nodes.n; k++) {

@@ -86,6 +86,16 @@ static uint32_t new_item(struct importer *im, val_id v) {
     return im->values.n - 1;
 }
 
+/* Output k is the sequence of these values. */
+static void put_sequence(struct importer *im, const struct inode *n, int k, uint32_t *items,
+                         uint32_t count) {
+    if (!has_out(n, k)) return;
+    struct ivalue *out = iv(im, n->out[k]);
+    out->kind = VK_SEQUENCE;
+    out->items = items;
+    out->nitems = count;
+}
+
 void h_split_to_sequence(struct importer *im, const struct inode *n, int arg) {
     enum { PIECES_MAX = 4096 };
     (void)arg;
@@ -139,10 +149,7 @@ void h_split_to_sequence(struct importer *im, const struct inode *n, int arg) {
                (long long)whole);
         return;
     }
-    struct ivalue *out = iv(im, n->out[0]);
-    out->kind = VK_SEQUENCE;
-    out->items = items;
-    out->nitems = (uint32_t)count;
+    put_sequence(im, n, 0, items, (uint32_t)count);
 }
 
 void h_sequence_construct(struct importer *im, const struct inode *n, int arg) {
@@ -152,10 +159,7 @@ void h_sequence_construct(struct importer *im, const struct inode *n, int arg) {
         if (failed(im)) return;
         items[i] = new_item(im, v);
     }
-    struct ivalue *out = iv(im, n->out[0]);
-    out->kind = VK_SEQUENCE;
-    out->items = items;
-    out->nitems = arg ? 0 : (uint32_t)n->nin;
+    put_sequence(im, n, 0, items, arg ? 0 : (uint32_t)n->nin);
 }
 
 const struct ivalue *sequence_in(struct importer *im, const struct inode *n, int k) {
@@ -174,10 +178,7 @@ void set_sequence(struct importer *im, const struct inode *n, int k, const val_i
     if (failed(im) || !has_out(n, k)) return;
     uint32_t *list = ARENA_ARRAY(im->a, uint32_t, count);
     for (uint32_t i = 0; i < count; i++) list[i] = new_item(im, items[i]);
-    struct ivalue *out = iv(im, n->out[k]);
-    out->kind = VK_SEQUENCE;
-    out->items = list;
-    out->nitems = count;
+    put_sequence(im, n, k, list, count);
 }
 
 void h_sequence_at(struct importer *im, const struct inode *n, int arg) {
@@ -201,7 +202,7 @@ void h_sequence_at(struct importer *im, const struct inode *n, int arg) {
 void h_sequence_length(struct importer *im, const struct inode *n, int arg) {
     (void)arg;
     const struct ivalue *s = sequence_in(im, n, 0);
-    if (!s) return;
+    if (!s || !has_out(n, 0)) return;
     struct type t = type_scalar(DT_i64);
     struct num *x = ARENA_ARRAY(im->a, struct num, 1);
     x->v = s->nitems;
@@ -231,10 +232,7 @@ void h_sequence_insert(struct importer *im, const struct inode *n, int arg) {
     val_id v = get(im, n, 1);
     if (failed(im)) return;
     items[i] = new_item(im, v);
-    struct ivalue *out = iv(im, n->out[0]);
-    out->kind = VK_SEQUENCE;
-    out->items = items;
-    out->nitems = nitems + 1;
+    put_sequence(im, n, 0, items, nitems + 1);
 }
 
 void h_concat_from_sequence(struct importer *im, const struct inode *n, int arg) {
