@@ -110,12 +110,15 @@ static enum status bind_input(lathe_model *m, const struct graph *g, node_id n,
     return ST_OK;
 }
 
-static enum status import(lathe_model *m, const lathe_model_options *o, bool bind) {
+enum import_way { IMPORT_INPUTS, IMPORT_OPEN, IMPORT_BOUND };
+
+static enum status import(lathe_model *m, const lathe_model_options *o, enum import_way way) {
     struct import_options io = {.training = m->training,
+                                .inputs_only = way == IMPORT_INPUTS,
                                 .listing = m->listing,
                                 .train_regex = o->train_regex,
                                 .freeze_regex = o->freeze_regex,
-                                .bind = bind ? bound_size : NULL,
+                                .bind = way == IMPORT_BOUND ? bound_size : NULL,
                                 .bind_user = m};
     return onnx_import(m->file, &io, &m->import);
 }
@@ -123,10 +126,10 @@ static enum status import(lathe_model *m, const lathe_model_options *o, bool bin
 /* A model with symbolic inputs is imported twice: to see its inputs, then with their sizes. */
 static enum status import_bound(lathe_model *m, const lathe_model_options *o) {
     if (!onnx_symbolic_inputs(m->file) || (!o->batch && !o->seq && !o->data))
-        return import(m, o, false);
+        return import(m, o, IMPORT_OPEN);
     struct session_quiet quiet;
     session_quiet_begin(&m->owner->ctx, &quiet);
-    enum status st = import(m, o, false);
+    enum status st = import(m, o, IMPORT_INPUTS);
     session_quiet_end(&m->owner->ctx, &quiet);
     TRY(st);
     const struct graph *g = m->import.graph;
@@ -137,7 +140,7 @@ static enum status import_bound(lathe_model *m, const lathe_model_options *o) {
             TRY(bind_input(m, g, (node_id){i}, o, o->data ? &src : NULL));
     graph_destroy(m->import.graph);
     m->import.graph = NULL;
-    return import(m, o, true);
+    return import(m, o, IMPORT_BOUND);
 }
 
 static void keep_options(lathe_model *m, const lathe_model_options *o) {

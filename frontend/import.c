@@ -127,6 +127,7 @@ static void tell(struct importer *im) {
 /* ---- the entry ----------------------------------------------------------------------------- */
 static enum status import_graph(struct importer *im) {
     TRY(flatten_model(im));
+    if (im->o->inputs_only) return ST_OK;
     TRY(params_decide(im));
     lower_nodes(im, &im->main);
     TRY(im->st);

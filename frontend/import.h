@@ -12,6 +12,7 @@ struct import_options {
     bool training; /* BatchNorm on batch statistics, Dropout active */
     bool
         listing; /* the caller shows what is unsupported; the status alone says that there is any */
+    bool inputs_only; /* a graph of the inputs alone, to see their types */
     const char
         *train_regex; /* POSIX extended; parameters to train that would be frozen; NULL none */
     const char *freeze_regex; /* parameters to freeze */

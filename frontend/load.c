@@ -4,6 +4,7 @@
  * fields are then pointed into the mapping. What the messages must satisfy is check.c's business.
  */
 #include "base/diag.h"
+#include "frontend/artifacts.h"
 #include "frontend/file.h"
 #include "frontend/wire.h"
 #include <string.h>
@@ -120,8 +121,76 @@ static enum status find_model(struct onnx_model *m, const char *dir, const char 
     return ST_OK;
 }
 
+/* ---- ONNX Runtime's training artifacts --------------------------------------------------------
+ */
+static const char training_name[] = "training_model.onnx";
+
+/* The optimizer graph: the one .onnx file beside those with a name of their own. */
+static enum status find_optimizer(struct onnx_model *m, const char *dir, const char **out) {
+    const char **names, *found = NULL;
+    uint32_t n;
+    TRY(sys_list_dir(&m->arena, dir, &names, &n));
+    for (uint32_t i = 0; i < n; i++) {
+        if (!has_suffix(names[i], ".onnx") || strcmp(names[i], training_name) == 0 ||
+            strcmp(names[i], "eval_model.onnx") == 0)
+            continue;
+        if (found)
+            return diag_error(m->ctx, ST_USAGE, dir,
+                              "training artifacts have one optimizer graph, here are '%s' and '%s'",
+                              found, names[i]);
+        found = names[i];
+    }
+    if (!found)
+        return diag_error(m->ctx, ST_USAGE, dir,
+                          "training artifacts need an optimizer graph beside %s", training_name);
+    *out = arena_printf(&m->arena, "%s/%s", dir, found);
+    return ST_OK;
+}
+
+static void free_model(void *model) {
+    struct onnx_model *m = model;
+    arena_reset(&m->scratch);
+    arena_reset(&m->arena);
+}
+
+static enum status load_artifacts(struct onnx_model *m, const char *dir) {
+    static const char *const names[] = {"checkpoint", "checkpoint.ckpt"};
+    struct ctx *c = m->ctx;
+    struct file_map map;
+    struct ort_checkpoint checkpoint;
+    const char *path = NULL;
+    m->dir = arena_strdup(&m->arena, dir);
+    m->path = arena_printf(&m->arena, "%s/%s", dir, training_name);
+    for (int k = 0; k < 2 && !path; k++) {
+        path = arena_printf(&m->arena, "%s/%s", dir, names[k]);
+        if (!sys_exists(path)) path = NULL;
+    }
+    if (!path)
+        return diag_error(c, ST_USAGE, dir, "training artifacts need a file 'checkpoint' beside %s",
+                          training_name);
+    TRY(sys_map_file(&m->arena, path, &map));
+    TRY(ort_checkpoint_read(c, &m->arena, path, map.at, map.size, &checkpoint));
+    struct onnx_model *opt = ARENA_NEW(&m->arena, struct onnx_model);
+    opt->ctx = c;
+    arena_init(&opt->arena, c);
+    arena_init(&opt->scratch, c);
+    arena_defer(&m->arena, free_model, opt);
+    opt->dir = m->dir;
+    TRY(find_optimizer(m, dir, &opt->path));
+    TRY(sys_map_file(&m->arena, opt->path, &map));
+    TRY(load_bytes(opt, map.at, map.size));
+    TRY(sys_map_file(&m->arena, m->path, &map));
+    TRY(load_bytes(m, map.at, map.size));
+    TRY(artifacts_join(m, opt->proto, &checkpoint));
+    enum status st = onnx_check(m);
+    arena_reset(&m->scratch);
+    return st;
+}
+
 static enum status load_path(struct onnx_model *m, const char *path) {
     m->path = arena_strdup(&m->arena, path);
+    if (sys_is_dir(path) && sys_exists(arena_printf(&m->arena, "%s/%s", path, training_name)))
+        return load_artifacts(m, path);
     if (sys_is_dir(path)) TRY(find_model(m, path, &m->path));
     m->dir = sys_dirname(&m->arena, m->path);
     struct file_map map;

@@ -28,7 +28,8 @@ struct onnx_tensor {
     const void *data; /* type_bytes(type) bytes, alignment 1; lives as long as the model */
 };
 
-/* Map `path` (a .onnx file, or a directory holding exactly one), scan the wire format within bounds
+/* Map `path` (a .onnx file, a directory holding exactly one, or one with ONNX Runtime's training
+ * artifacts: artifacts.c), scan the wire format within bounds
  * (depth, counts, total size), unpack, and check what the ONNX
  * checker would and more: names, duplicates, SSA, opsets. Weights are not copied. ST_IO, ST_PARSE
  * or ST_UNSUPPORTED with one diagnostic. */
