@@ -2,11 +2,8 @@
 /* test_import_training.c - optimizer steps from files: ONNX Runtime's against the trajectories that
  * it tests itself with, ONNX's Adam against its formula at steps that the node tests leave out, and
  * what is refused. */
-#include "codegen/codegen.h"
-#include "driver/pipeline.h"
-#include "import_util.h"
+#include "import_run.h"
 #include "optimizer_published.h"
-#include "runtime/cpu.h"
 
 enum { N = PUBLISHED_SIZE };
 static const int64_t dn[] = {N}, d1[] = {1};
@@ -30,49 +27,21 @@ static void item_of(struct buf *g, const char *list, const char *name) {
 
 /* ---- running -----------------------------------------------------------------------------------
  */
-struct run {
-    struct arena scratch;
-    struct plan *p;
-    struct pool *pool;
-    struct cpu_exec *e;
-};
-
 static void start(struct run *r, struct buf g) {
     import(g, false);
-    arena_init(&r->scratch, &env.ctx);
-    struct pass_ctx pc = {.ctx = &env.ctx, .scratch = &r->scratch, .eval = pipeline_eval};
-    struct pipeline_options po = {.verify = true};
-    struct codegen_options cg = {.threads = 1};
-    enum status st = pipeline_run(&pc, R.graph, &po);
-    if (st == ST_OK) st = plan_build(R.graph, &cg, &r->p);
-    ck_assert_msg(st == ST_OK, "plan: %s", env.log);
-    r->pool = pool_create(&env.ctx, 1);
-    st = cpu_create(&env.ctx, r->p, r->pool, &r->e);
-    ck_assert_msg(st == ST_OK, "cpu: %s", env.log);
+    run_start(r, false, NULL);
 }
 
 static void feed(struct run *r, const char *name, const void *x) {
-    buf_id b = plan_find(r->p, BUF_INPUT, name);
-    ck_assert_msg(b.i != 0, "no input %s", name);
-    memcpy(cpu_buffer_at(r->e, b), x, (size_t)r->p->buffers.at[b.i].bytes);
+    memcpy(run_memory(r, BUF_INPUT, name), x, run_bytes(r, BUF_INPUT, name));
 }
 
 static void take(struct run *r, const char *name, void *x) {
-    buf_id b = plan_find(r->p, BUF_OUTPUT, name);
-    ck_assert_msg(b.i != 0, "no output %s", name);
-    memcpy(x, cpu_buffer_at(r->e, b), (size_t)r->p->buffers.at[b.i].bytes);
+    memcpy(x, run_memory(r, BUF_OUTPUT, name), run_bytes(r, BUF_OUTPUT, name));
 }
 
 static void go(struct run *r) {
-    ck_assert_msg(cpu_run(r->e, 0, r->p->launches.n, false) == ST_OK, "run: %s", env.log);
-}
-
-static void stop(struct run *r) {
-    cpu_destroy(r->e);
-    pool_destroy(r->pool);
-    plan_destroy(r->p);
-    arena_reset(&r->scratch);
-    done();
+    ck_assert_msg(run_once(r) == ST_OK, "run: %s", env.log);
 }
 
 static void close_to(const char *what, int step, const float *got, const float *want) {
@@ -129,7 +98,7 @@ static void follow_adamw(const struct published *p, int64_t mode, float eps, flo
         close_to("v", (int)t, v, p->v[t]);
     }
     ck_assert_int_eq(ops(OP_adam), 1);
-    stop(&r);
+    run_stop(&r);
 }
 
 START_TEST(adamw_is_onnx_runtimes) {
@@ -176,7 +145,7 @@ START_TEST(adamw_modes_differ_as_told) {
                     want[i] = (float)x;
                 }
                 close_to(mode ? "mode 1" : "mode 0", (int)t, got, want);
-                stop(&r);
+                run_stop(&r);
             }
 }
 END_TEST
@@ -201,7 +170,7 @@ START_TEST(adamw_without_update_changes_nothing) {
     ck_assert(!flag);
     ck_assert_mem_eq(w, adamw_torch.w[0], sizeof w);
     ck_assert_mem_eq(m, adamw_torch.m[3], sizeof m);
-    stop(&r);
+    run_stop(&r);
 }
 END_TEST
 
@@ -229,7 +198,7 @@ START_TEST(sgd_is_onnx_runtimes) {
         take(&r, "w2", w);
         close_to("w", t, w, sgd_plain.w[t]);
     }
-    stop(&r);
+    run_stop(&r);
 }
 END_TEST
 
@@ -260,7 +229,7 @@ START_TEST(gradients_are_clipped_together) {
     want[0] = 0, want[1] = (float)(4 * 2.0 / (5 + 1e-6));
     take(&r, "b", got);
     close_to("b", 1, got, want);
-    stop(&r);
+    run_stop(&r);
 }
 END_TEST
 
@@ -305,7 +274,7 @@ START_TEST(adam_follows_its_formula) {
             ck_assert_double_eq_tol(got_m[i], m1, 1e-14);
             ck_assert_double_eq_tol(got_v[i], v1, 1e-14);
         }
-        stop(&r);
+        run_stop(&r);
     }
 }
 END_TEST

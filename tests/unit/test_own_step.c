@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* test_own_step.c - models that bring their own training step: what is imported, what it computes
  * against the formulas written out here, 8-bit states, and what is refused. */
-#include "codegen/codegen.h"
-#include "driver/pipeline.h"
-#include "import_util.h"
-#include "runtime/cpu.h"
+#include "import_run.h"
 
 enum { ROWS = 2, SIZE = 3 };
 static const int64_t dx[] = {ROWS, SIZE}, dw[] = {SIZE, 1}, dt[] = {ROWS, 1};
@@ -144,47 +141,9 @@ END_TEST
 
 /* ---- numbers -----------------------------------------------------------------------------------
  */
-struct run {
-    struct arena scratch;
-    struct graph *g;
-    struct plan *p;
-    struct pool *pool;
-    struct cpu_exec *e;
-};
-
 static void start(struct run *r, const struct parts *parts, const struct recipe *recipe) {
     import_own(parts, true);
-    arena_init(&r->scratch, &env.ctx);
-    struct train_options t = {.label_type = {.rank = -1}, .accumulate = 1};
-    struct pass_ctx pc = {.ctx = &env.ctx,
-                          .scratch = &r->scratch,
-                          .eval = pipeline_eval,
-                          .train = &t,
-                          .recipe = recipe};
-    struct pipeline_options po = {.training = true, .verify = true};
-    struct codegen_options cg = {.threads = 1};
-    r->g = graph_clone(R.graph);
-    enum status st = pipeline_run(&pc, r->g, &po);
-    if (st == ST_OK) st = plan_build(r->g, &cg, &r->p);
-    ck_assert_msg(st == ST_OK, "plan: %s", env.log);
-    r->pool = pool_create(&env.ctx, 1);
-    st = cpu_create(&env.ctx, r->p, r->pool, &r->e);
-    ck_assert_msg(st == ST_OK, "cpu: %s", env.log);
-}
-
-static void *memory(struct run *r, enum buffer_kind kind, const char *name) {
-    buf_id b = plan_find(r->p, kind, name);
-    ck_assert_msg(b.i != 0, "no buffer %s", name);
-    return cpu_buffer_at(r->e, b);
-}
-
-static void stop(struct run *r) {
-    cpu_destroy(r->e);
-    pool_destroy(r->pool);
-    plan_destroy(r->p);
-    graph_destroy(r->g);
-    arena_reset(&r->scratch);
-    done();
+    run_start(r, true, recipe);
 }
 
 static const float x_data[ROWS][SIZE] = {{1, 2, -1}, {0.5f, -3, 2}}, t_data[ROWS] = {1, -2};
@@ -203,9 +162,9 @@ static double loss_at(const double *w, double *d) {
 }
 
 static void feed(struct run *r) {
-    memcpy(memory(r, BUF_INPUT, "x"), x_data, sizeof x_data);
-    memcpy(memory(r, BUF_INPUT, "t"), t_data, sizeof t_data);
-    *(float *)memory(r, BUF_INPUT, "R") = 0.05f;
+    memcpy(run_memory(r, BUF_INPUT, "x"), x_data, sizeof x_data);
+    memcpy(run_memory(r, BUF_INPUT, "t"), t_data, sizeof t_data);
+    *(float *)run_memory(r, BUF_INPUT, "R") = 0.05f;
 }
 
 START_TEST(losses_and_weights_follow_the_formulas) {
@@ -220,10 +179,11 @@ START_TEST(losses_and_weights_follow_the_formulas) {
         feed(&r);
         for (int k = 0; k < SIZE; k++) w[k] = (double)w_first[k];
         for (int t = 1; t <= 8; t++) {
-            ck_assert_int_eq(cpu_run(r.e, 0, r.p->launches.n, false), ST_OK);
+            ck_assert_int_eq(run_once(&r), ST_OK);
             double loss = loss_at(w, d), norm = 0;
             double a = (double)0.9f, b = (double)0.999f, eps = (double)1e-6f, lr = (double)0.05f;
-            ck_assert_double_eq_tol((double)*(float *)memory(&r, BUF_OUTPUT, "loss"), loss, 2e-5);
+            ck_assert_double_eq_tol((double)*(float *)run_memory(&r, BUF_OUTPUT, "loss"), loss,
+                                    2e-5);
             for (int k = 0; k < SIZE; k++) {
                 norm += d[k] * d[k];
                 m[k] = kind ? 0.5 * m[k] + d[k] : a * m[k] + (1 - a) * d[k];
@@ -231,14 +191,14 @@ START_TEST(losses_and_weights_follow_the_formulas) {
                 double by = sqrt(1 - pow(b, t)) / (1 - pow(a, t)) * m[k] / (sqrt(v[k]) + eps);
                 if (kind) by = m[k];
                 w[k] -= lr * by;
-                ck_assert_double_eq_tol((double)((float *)memory(&r, BUF_PARAM, "w"))[k], w[k],
+                ck_assert_double_eq_tol((double)((float *)run_memory(&r, BUF_PARAM, "w"))[k], w[k],
                                         1e-5);
             }
-            ck_assert_double_eq_tol((double)*(float *)memory(&r, BUF_OUTPUT, "grad_norm"),
+            ck_assert_double_eq_tol((double)*(float *)run_memory(&r, BUF_OUTPUT, "grad_norm"),
                                     sqrt(norm), 1e-4);
-            ck_assert_int_eq(*(int64_t *)memory(&r, BUF_STATE, "T"), t + 1);
+            ck_assert_int_eq(*(int64_t *)run_memory(&r, BUF_STATE, "T"), t + 1);
         }
-        stop(&r);
+        run_stop(&r);
     }
 }
 END_TEST
@@ -259,9 +219,9 @@ START_TEST(states_are_kept_in_8_bits) {
     ck_assert_int_eq(val_type(r.g, graph_find(r.g, "m"))->dtype, DT_e4m3);
     for (int k = 0; k < SIZE; k++) w[k] = (double)w_first[k];
     double first = loss_at(w, d);
-    for (int t = 0; t < 40; t++) ck_assert_int_eq(cpu_run(r.e, 0, r.p->launches.n, false), ST_OK);
-    ck_assert_double_lt((double)*(float *)memory(&r, BUF_OUTPUT, "loss"), first / 10);
-    stop(&r);
+    for (int t = 0; t < 40; t++) ck_assert_int_eq(run_once(&r), ST_OK);
+    ck_assert_double_lt((double)*(float *)run_memory(&r, BUF_OUTPUT, "loss"), first / 10);
+    run_stop(&r);
 }
 END_TEST
 
