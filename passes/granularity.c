@@ -256,11 +256,10 @@ static struct codes codes_of(struct granularity *x, val_id base, const struct qu
         const struct codes *c = &x->made.at[k];
         if (c->base.i == base.i && same_how(&c->how, how) && c->history == history) return *c;
     }
-    bool weight = is_param(g, base),
-         gradient = !weight && base.i < x->values && x->gradient[base.i];
+    bool gradient = base.i < x->values && x->gradient[base.i];
     struct delayed d = {VAL_NONE, VAL_NONE};
     if (history) {
-        const char *role = weight ? "weight" : gradient ? "gradient" : "input";
+        const char *role = gradient ? "gradient" : "input";
         const char *name = arena_printf(x->scratch, "%s.%s.amax", interned(&g->strings, o), role);
         d = delayed_scale(x, name, how, history, gradient, o);
     }
@@ -319,7 +318,7 @@ static struct quant_how how_of(const struct granularity *x, val_id v,
                               .scale_type = p->scale_type,
                               .tile = tile_of(p, weight),
                               .eps = QUANT_EPS,
-                              .margin = p->history ? p->margin : 0};
+                              .margin = p->history && !weight ? p->margin : 0};
 }
 
 /* Operand v of a product as codes with the summed axis last; `turn`: v has it last but one. */
@@ -330,7 +329,9 @@ static struct operand operand_of(struct granularity *x, val_id v, bool turn,
     val_id base = base_of(g, v);
     struct operand r;
     if (how.tile.whole) {
-        struct codes c = codes_of(x, base, &how, p->history, o);
+        /* A parameter is there before anything reads it: its scale need not be an older one. */
+        int64_t history = is_param(g, v) ? 0 : p->history;
+        struct codes c = codes_of(x, base, &how, history, o);
         r = (struct operand){view_again(x, v, base, c.codes), c.scale};
         if (turn) r.codes = turned(x, r.codes, o);
     } else {
