@@ -357,9 +357,9 @@ static int32_t bound_of(const struct text *t, uint32_t k, int32_t x) {
 static bool put_quotients(struct text *t, uint32_t k) {
     const struct group_instr *i = at(t, k);
     const struct group_gen *g = t->g;
+    if (i->code != OP_div || i->dtype != DT_f32 || !g->exact) return false;
     const bool runs = g->by_run[i->b];
-    if (i->code != OP_div || i->dtype != DT_f32 || !g->exact || !(runs || g->uniform[i->b]))
-        return false;
+    if (!runs && !g->uniform[i->b]) return false;
     if (g->uniform[i->a] || g->by_run[i->a] || at(t, (uint32_t)i->b)->code == INSTR_CONST)
         return false;
     const char *how = scale_of(t, i->b, i->a) ? "BOUNDED" : g->ncolsum ? "ONE_BY_ONE" : "TOGETHER";
